@@ -245,7 +245,7 @@ class Catalog:
     "A catalogue folder, opened. Cheap to open, safe to share between threads and processes, and picklable (by its path)."
     def __init__(self, path):
         self.path = Path(path)
-        hint = f"run `shopping-grpo data build -p size={self.path.name}`, or `shopping-grpo data import` for your own data"
+        hint = "run `shopping-grpo data build`, or `shopping-grpo data import` for your own data"
         if not (self.path/'catalog.json').exists(): raise DataError(f"no catalogue at {path}: catalog.json is missing; {hint}")
         self.meta = json.loads((self.path/'catalog.json').read_text(encoding='utf-8'))
         if self.meta['format'] != FORMAT: raise DataError(f"catalogue {path} has format {self.meta['format']}, this version reads {FORMAT}; {hint}")
