@@ -306,6 +306,10 @@ class Catalog:
         "One number or text column as an array."
         return np.concatenate([self._batches.get_batch(b).column(name).to_numpy(zero_copy_only=False) for b in range(self._batches.num_record_batches)])
 
+    def lengths(self, name:str) -> np.ndarray: # [n]
+        "How many entries a list column has in each row."
+        return np.concatenate([np.diff(np.frombuffer(self._batches.get_batch(b).column(name).buffers()[1], dtype=np.int32)) for b in range(self._batches.num_record_batches)])
+
     def words(self, codes) -> list[str]:
         "Texts of an array of word numbers, as `column('brand')` gives them."
         return [self._word[int(c)] for c in codes]

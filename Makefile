@@ -1,0 +1,37 @@
+# The two commands: `make reproduce` and `make test`. Both set up .venv by themselves; nothing else is needed but Python 3.11+.
+PY ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+
+.PHONY: reproduce test test-slow install readme benchmarks notebooks clean
+
+reproduce: .venv/ready            ## the whole pipeline on a CPU, from nothing to reports/index.html
+	$(BIN)/shopping-grpo reproduce
+
+test: .venv/ready                 ## package = notebooks, notebooks run, battery passes
+	$(BIN)/python tests/exported.py
+	cd nbs && ../$(BIN)/nbdev-test --n-workers 2
+	$(BIN)/python -m pytest
+
+test-slow: .venv/ready            ## the battery at its full sizes
+	$(BIN)/python -m pytest -m "slow or not slow"
+
+install: .venv/ready
+
+.venv/ready: constraints.txt pyproject.toml
+	@test -n "$(PY)" || { echo "Python 3.11 or newer is needed; name one with: make PY=/path/to/python3.11"; exit 1; }
+	$(PY) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m ipykernel install --prefix .venv >/dev/null 2>&1
+	touch .venv/ready
+
+readme: .venv/ready               ## README.md from nbs/index.ipynb
+	$(BIN)/jupyter nbconvert --log-level WARN --to markdown nbs/index.ipynb --output-dir . --output README.md --TagRemovePreprocessor.remove_cell_tags hide
+
+benchmarks: .venv/ready           ## measured on this machine; `large` needs 6 GB of disk and some minutes
+	$(BIN)/python benchmarks/bench_world.py
+
+notebooks: .venv/ready            ## open the notebooks
+	$(BIN)/jupyter lab nbs
+
+clean:                            ## what was built; never runs or raw data
+	rm -rf .venv data/built build dist *.egg-info
