@@ -261,7 +261,7 @@ class Catalog:
     currency = property(lambda self: self.meta['currency'])
     def __len__(self): return self.meta['n']
     def __reduce__(self): return Catalog, (self.path,)
-    def __repr__(self): return f"Catalog({self.path.name}, {len(self):,} products, {self.digest[:12]})"
+    def __repr__(self): return f"Catalog({self.path.parent.name if self.path.name == 'catalog' else self.path.name}, {len(self):,} products, {self.digest[:12]})"
 
     def _cell(self, row:int): # (column getters, row within the batch)
         b, i = divmod(row, self.meta['rows'])

@@ -7,7 +7,7 @@ __all__ = ['stages', 'find_stage', 'defaults', 'parse_parameters', 'run_stage']
 
 # %% ../nbs/90_stage.ipynb #024f7e00
 "Run stage notebooks headless with parameters."
-import ast, json, os, sys
+import ast, json, logging, os, re, sys
 from pathlib import Path
 from .core import DataError, ShopError, folder, root
 
@@ -51,19 +51,22 @@ def parse_parameters(
 def run_stage(
     stage:str,
     parameters:dict|None=None,
-    name:str='',      # of the run folder; '' = the stage's parameter `name`, or 'default'
+    name:str='',      # of the run folder; '' = the parameter `name`, else the values given, else 'default'
     quiet:bool=False, # no output of the cells on the terminal
 ) -> Path: # the executed notebook
     "Run a stage notebook; raises `ShopError` with the error of the cell that failed."
     import papermill as pm # takes a second to import
+    logging.getLogger('papermill.translators').setLevel(logging.ERROR) # it cannot parse comments behind parameters, which does no harm
     nb, parameters = find_stage(stage), parameters or {}
     unknown = [k for k in parameters if k not in defaults(nb)]
     if unknown: raise DataError(f"{nb.stem} has no parameter {unknown[0]!r}; it has {', '.join(defaults(nb))}")
-    where = folder('runs')/nb.stem[3:]/(name or parameters.get('name') or defaults(nb).get('name') or 'default')
+    label = name or parameters.get('name') or '-'.join(str(v) for v in parameters.values() if v != '') or 'default'
+    where = folder('runs')/nb.stem[3:]/re.sub(r'[^\w.,+-]+', '_', label)[:80]
     where.mkdir(parents=True, exist_ok=True)
     draft = where/'failed.ipynb'
     os.environ['SHOPPING_GRPO_ROOT'] = str(root())
     out = {} if quiet else dict(stdout_file=sys.stdout, stderr_file=sys.stderr)
-    try: pm.execute_notebook(str(nb), str(draft), parameters=parameters, kernel_name='python3', cwd=str(root()), progress_bar=False, **out)
-    except pm.PapermillExecutionError as e: raise ShopError(f"stage {nb.stem} failed in cell {e.cell_index}: {e.ename}: {e.evalue} (the notebook up to there: {draft})") from None
+    try: pm.execute_notebook(str(nb), str(draft), parameters=parameters, kernel_name='python3', cwd=str(root()), progress_bar=False,
+        extra_arguments=['--IPKernelApp.log_level=40'], **out)
+    except pm.PapermillExecutionError as e: raise ShopError(f"stage {nb.stem} failed in cell {e.cell_index}: {e.ename}: {e.evalue} (the notebook up to there: {os.path.relpath(draft)})") from None
     return draft.replace(where/'notebook.ipynb')
