@@ -13,7 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 import numpy as np, pyarrow as pa
-from .catalog import SCHEMA, Catalog, CatalogWriter, Words, batch_digest
+from .catalog import ROWS, SCHEMA, Catalog, CatalogWriter, Words, batch_digest
 from .core import DataError, Draws, atomic_write, digest, settings
 from .grammar import DECORATIONS, LANGS, load_grammar
 
@@ -261,20 +261,26 @@ def make_batch(v:Vocabulary, seed:int, families:range, members:int, langs=LANGS)
         else: columns.append(pa.array(np.concatenate(cells).astype(field.type.to_pandas_dtype())))
     return pa.record_batch(columns, schema=SCHEMA)
 
-# %% ../nbs/01b_generate.ipynb #7af5004c
-PART = 64 # families in a part, which is also a record batch
+# %% ../nbs/01b_generate.ipynb #3354bca6
+PART = 64 # families in a part; a whole part is a multiple of a batch
+assert PART * FAMILY % ROWS == 0
 
 @functools.lru_cache(1)
 def _vocabulary(families): return Vocabulary(families)
 
-def _make_part(folder:str, seed:int, families:int, members:int, langs, part:int) -> str: # digest of the batch; runs in a worker
+def _make_part(folder:str, seed:int, families:int, members:int, langs, part:int) -> list[str]: # digests of its batches; runs in a worker
     path = Path(folder)/f'{part:05d}.arrow'
     if not path.exists():
         batch = make_batch(_vocabulary(families), seed, range(part * PART, min(families, (part + 1) * PART)), members, langs)
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, SCHEMA) as f: f.write_batch(batch)
+        with pa.ipc.new_file(sink, SCHEMA) as f:
+            for a in range(0, len(batch), ROWS): f.write_batch(batch.slice(a, ROWS))
         atomic_write(path, sink.getvalue())
-    return batch_digest(pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0))
+    return [batch_digest(b) for b in _batches(path)]
+
+def _batches(path):
+    file = pa.ipc.open_file(pa.memory_map(str(path)))
+    return (file.get_batch(i) for i in range(file.num_record_batches))
 
 def generate(
     path,                # folder of the catalogue
@@ -294,10 +300,10 @@ def generate(
     parts.mkdir(parents=True, exist_ok=True)
     job = functools.partial(_make_part, str(parts), seed, s.families, s.members, tuple(languages))
     workers = min(workers or os.cpu_count(), count)
-    with CatalogWriter(path, origin, rows=PART * s.members, words=_vocabulary(s.families).words) as w:
+    with CatalogWriter(path, origin, words=_vocabulary(s.families).words) as w:
         with ProcessPoolExecutor(workers, multiprocessing.get_context('spawn')) if workers > 1 else _Here() as pool:
-            for part, d in enumerate(progress(pool.map(job, range(count)), count)):
-                w.add_batch(pa.ipc.open_file(pa.memory_map(str(parts/f'{part:05d}.arrow'))).get_batch(0), d)
+            for part, digests in enumerate(progress(pool.map(job, range(count)), count)):
+                for b, d in zip(_batches(parts/f'{part:05d}.arrow'), digests): w.add_batch(b, d)
     shutil.rmtree(parts)
     return Catalog(path), True
 
