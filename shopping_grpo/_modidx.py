@@ -251,6 +251,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                         'shopping_grpo.generate._Here.__exit__': ( 'generate.html#_here.__exit__',
                                                                                    'shopping_grpo/generate.py'),
                                         'shopping_grpo.generate._batches': ('generate.html#_batches', 'shopping_grpo/generate.py'),
+                                        'shopping_grpo.generate._change': ('generate.html#_change', 'shopping_grpo/generate.py'),
                                         'shopping_grpo.generate._codes_of_model': ( 'generate.html#_codes_of_model',
                                                                                     'shopping_grpo/generate.py'),
                                         'shopping_grpo.generate._facts': ('generate.html#_facts', 'shopping_grpo/generate.py'),

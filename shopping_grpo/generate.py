@@ -77,20 +77,26 @@ def _pick(attribute, values, u): # a possible value per member, given the value 
     rank = (u * rows.sum(1)).astype(int)
     return np.argmax(rows.cumsum(1) > rank[:, None], axis=1)
 
-def _mutate(leaf, base, u): # members from base values: the trait numbers u[:, 0:2] say which change, u[:, 2:] to what
-    n, traits = len(u), len(leaf.attributes) + 2
-    changed = np.zeros((n, traits), bool)
-    changed[np.arange(n), (u[:, 0] * traits).astype(int)] = True
-    two = u[:, 1] < 0.6
-    changed[two, (u[two, 2] * traits).astype(int)] = True
-    changed[0] = False
-    values = np.repeat(base[None], n, 0)
+def _change(leaf, base, changed, u): # [n, a] values after changing the marked attributes, dependent ones repaired
+    values = np.repeat(base[None], len(u), 0)
     for j, a in enumerate(leaf.attributes):
         size = len(a.factor)
-        fresh = _pick(a, values, u[:, 3 + j]) if a.by >= 0 else (base[j] + 1 + (u[:, 3 + j] * (size - 1)).astype(int)) % size
-        broken = ~a.allowed[values[:, a.by], values[:, j]] if a.by >= 0 else np.zeros(n, bool)
+        fresh = _pick(a, values, u[:, j]) if a.by >= 0 else (base[j] + 1 + (u[:, j] * (size - 1)).astype(int)) % size
+        broken = ~a.allowed[values[:, a.by], values[:, j]] if a.by >= 0 else np.zeros(len(u), bool)
         values[:, j] = np.where(changed[:, j] | broken, fresh, values[:, j])
-    return values, changed[:, -2], changed[:, -1]
+    return values
+
+def _mutate(leaf, base, u): # members of a family: values, which have another brand, which have other features; one or two traits differ
+    n, traits = len(u), len(leaf.attributes) + 2
+    first, second = (np.arange(traits) == (u[:, k, None] * traits).astype(int) for k in (0, 1))
+    done = np.arange(n) == 0                          # the base itself
+    best, marks = np.repeat(base[None], n, 0), np.zeros((n, traits), bool)
+    for marked in (first | second, first, second):    # a change that forces more than one other is not taken
+        values = _change(leaf, base, marked, u[:, 2:])
+        fits = ~done & ((values != base).sum(1) + marked[:, -2:].sum(1) <= 2)
+        best, marks, done = np.where(fits[:, None], values, best), np.where(fits[:, None], marked, marks), done | fits
+    marks[~done, -1] = True
+    return best, marks[:, -2], marks[:, -1]
 
 # %% ../nbs/01b_generate.ipynb #3cc10ef8
 def _offered(leaf, values, draws) -> tuple: # per option axis [n, values]: which values a listing offers; the main one always
@@ -113,7 +119,7 @@ def make_family(v:Vocabulary, seed:int, number:int, langs:tuple[str, ...]=LANGS)
     lang = langs[(number // len(v.domains) + number) % len(langs)]
     base = np.zeros((1, len(leaf.attributes)), int)
     for j, a in enumerate(leaf.attributes): base[:, j] = _pick(a, base, d.uniform(1))
-    values, new_brand, new_features = _mutate(leaf, base[0], d.uniform(FAMILY, len(leaf.attributes) + 3))
+    values, new_brand, new_features = _mutate(leaf, base[0], d.uniform(FAMILY, len(leaf.attributes) + 2))
     brands = len(v.domains[leaf.domain].brands)
     brand = np.where(new_brand, d.ints(brands, FAMILY), d.one(brands))
     k = len(leaf.features[lang])
