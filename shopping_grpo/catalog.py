@@ -201,6 +201,7 @@ class CatalogWriter:
         self.words, self.ids, self.hash, self._todo = words if words is not None else Words(), [], hashlib.sha256(), []
 
     def __enter__(self):
+        if self.path.exists() and any(self.path.iterdir()) and not (self.path/'catalog.json').exists(): raise DataError(f"{self.path} holds other files than a catalogue and would be replaced; choose another folder")
         self._folder = atomic_folder(self.path)
         self.tmp = self._folder.__enter__()
         self._file = pa.ipc.new_file(str(self.tmp/'products.arrow'), SCHEMA)
@@ -265,7 +266,7 @@ class Catalog:
         words = _map(self.path/'words.arrow')[1].get_batch(0).column('word')
         self._word = _Memo(lambda c: words[c].as_py())
         self._recent = lru_cache(2048)(self.at) # products of a page are read again when it is shown, opened, bought and graded
-        self._path = _Memo(lambda c: tuple(self._word[c].split(' › ')))
+        self._path = _Memo(lambda c: tuple(self._word[c].split(' › ')) if self._word[c] else ())
 
     digest = property(lambda self: self.meta['digest'])
     currency = property(lambda self: self.meta['currency'])

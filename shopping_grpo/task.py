@@ -148,7 +148,7 @@ def check_splits(tasks:Iterable[Task]):
     "Raise `DataError` when two splits share a task, an accepted product or nearly the same text (5-gram Jaccard of at least .8)."
     owner, texts = {}, {}
     for t in tasks:
-        for what in {('task', t.key), *(('product', a.rsplit('-', 1)[0]) for a in t.goal.accepted)}:
+        for what in [('task', t.key), *sorted({('product', a.rsplit('-', 1)[0]) for a in t.goal.accepted})]:
             if owner.setdefault(what, t.split) != t.split: raise DataError(f"leak: {what[0]} {what[1]} is in {owner[what]} and in {t.split}; build the splits anew")
         grams = frozenset(t.prompt[i:i + 5] for i in range(max(1, len(t.prompt) - 4)))
         for split, seen in texts.items():
