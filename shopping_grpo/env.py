@@ -202,4 +202,4 @@ def check_env(
     env.step(Message('bye'))
     h = env.state_hash()
     need(env.step(ToolCall(env.tools[0].name, {})).done and env.state_hash() == h, 'a step after the end is refused and changes nothing')
-    need(all(hasattr(env.score(), a) for a in ('value', 'valid')), 'score returns a Reward')
+    need(hasattr(env.score(), 'valid'), 'score returns a Reward')

@@ -12,9 +12,13 @@ from . import __version__
 from .core import PolicyError, digest
 from .env import Environment, Message, Outcome
 from .policy import Briefing, Policy
+from .reward import Reward, invalid
 from .task import Task
 
-# %% ../nbs/21_rollout.ipynb #eabc8758
+# %% ../nbs/21_rollout.ipynb #44784b61
+def _graded(r:Reward) -> dict: # an invalid reward has no number
+    return dict(value=r.value if r.valid else None, valid=r.valid, kind=r.kind, parts={v.name: v.score for v in r.parts}, gates={v.name: v.ok for v in r.gates})
+
 def _plain(action): return {'text': action.text} if isinstance(action, Message) else {'name': action.name, 'args': action.args}
 
 def rollout(
@@ -42,8 +46,8 @@ def rollout(
             row['steps'].append(dict(action=_plain(action), observation=observation.text, error=observation.error))
             if not done and time.perf_counter() - start > max_seconds: done, outcome = True, Outcome.max_time
         reward = env.score()
-        row |= dict(outcome=str(outcome), success=reward.kind == 'success', reward=dict(value=reward.value, valid=reward.valid, parts={k: float(v) for k, v in reward.parts.items()}, gates=reward.gates, kind=reward.kind))
+        row |= dict(outcome=str(outcome), success=reward.kind == 'success', reward=_graded(reward))
     except Exception as e: # the boundary: one broken episode never stops a run
-        row |= dict(outcome=str(Outcome.error), success=False, reward=dict(value=None, valid=False, parts={}, gates={}, kind='error'), error=dict(type=type(e).__name__, message=str(e)[:500]))
+        row |= dict(outcome=str(Outcome.error), success=False, reward=_graded(invalid('error')), error=dict(type=type(e).__name__, message=str(e)[:500]))
     total = time.perf_counter() - start
     return row | dict(n_steps=len(row['steps']), timing=dict(model=round(thinking, 6), env=round(total - thinking, 6)), guard_rejections=sum(s['error'] for s in row['steps']))

@@ -11,6 +11,7 @@ __all__ = ['ANALYZER', 'CAP', 'SORTS', 'WEIGHTS', 'tokens', 'Hit', 'Filters', 'R
 import itertools, json, re, shutil, unicodedata
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -85,14 +86,16 @@ def cut(rows:list, k:int, page:int) -> Results: # `rows`: (id, score, row), best
 # %% ../nbs/02_search.ipynb #c71e038b
 WEIGHTS = dict(title=3, model=3, brand=2, category=2, attributes=2, features=2, options=1, bullets=1)
 
-def fields(p:Product) -> dict[str, str]:
+def fields(p:Product) -> dict[str, tuple[str, ...]]:
     "The searchable texts of a product by field."
-    return dict(title=p.title, model=p.model, brand=f'{p.brand} {p.shop}', category=' '.join(p.category), attributes=' '.join(f'{k} {v}' for k, v in p.table),
-        features=' '.join(p.features), options=' '.join(o.value for o in p.options), bullets=' '.join(p.bullets))
+    return dict(title=(p.title,), model=(p.model,), brand=(p.brand, p.shop), category=p.category, attributes=tuple(f'{k} {v}' for k, v in p.table),
+        features=p.features, options=tuple(o.value for o in p.options), bullets=p.bullets)
+
+_often = lru_cache(1 << 16)(tokens) # all but titles and model codes come again in thousands of products
 
 def document(p:Product) -> list[str]:
     "All tokens of a product, each as often as its field weighs."
-    return [t for name, text in fields(p).items() for t in tokens(text) * WEIGHTS[name]]
+    return [t for name, texts in fields(p).items() for text in texts for t in (tokens if name in ('title', 'model') else _often)(text) * WEIGHTS[name]]
 
 # %% ../nbs/02_search.ipynb #8dff8ccd
 def _schema():
@@ -172,7 +175,7 @@ class Tantivy:
     def explain(self, query:str, id:str) -> list[tuple[str, float, list[str]]]: # (token, points, fields it stands in), best first
         "Why a product has its score: the points add up to it."
         row, found = self.catalog.row(id), fields(self.catalog[id])
-        where = {name: set(tokens(text)) for name, text in found.items()}
+        where = {name: {t for text in texts for t in tokens(text)} for name, texts in found.items()}
         out = []
         for w in dict.fromkeys(tokens(query)):
             hits = self._searcher.search(_Q.boolean_query([(_MUST, self._term('text', w)), (_MUST, _Q.const_score_query(self._term('row', row), 0.0))]), limit=1).hits

@@ -67,6 +67,6 @@ def run_stage(
     os.environ['SHOPPING_GRPO_ROOT'] = str(root())
     out = {} if quiet else dict(stdout_file=sys.stdout, stderr_file=sys.stderr)
     try: pm.execute_notebook(str(nb), str(draft), parameters=parameters, kernel_name='python3', cwd=str(root()), progress_bar=False,
-        extra_arguments=['--IPKernelApp.log_level=40'], **out)
+        extra_arguments=['--IPKernelApp.log_level=50'], **out)
     except pm.PapermillExecutionError as e: raise ShopError(f"stage {nb.stem} failed in cell {e.cell_index}: {e.ename}: {e.evalue} (the notebook up to there: {os.path.relpath(draft)})") from None
     return draft.replace(where/'notebook.ipynb')

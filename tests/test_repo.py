@@ -82,8 +82,9 @@ def test_a_parameter_arrives_in_the_run(own_root):
     out = run_stage('05', {'seed': 77, 'languages': 'en'}, quiet=True)
     origin = json.loads((own_root/'data'/'built'/'tiny'/'catalog'/'catalog.json').read_text())['origin']
     assert origin['seed'] == 77 and origin['languages'] == ['en']
-    again = run_stage('05', {'seed': 77, 'languages': 'en'}, 'again', quiet=True).read_text()
-    assert again.count('already there, nothing to do') == 2 and out.name == 'notebook.ipynb'
+    again = nbformat.read(run_stage('05', {'seed': 77, 'languages': 'en'}, 'again', quiet=True), 4)
+    said = ''.join(o.get('text', '') for c in again.cells for o in c.get('outputs', []))
+    assert said.count('already there, nothing to do') == 3 and out.name == 'notebook.ipynb'
 
 
 def test_a_failed_stage_is_one_line_and_no_result(own_root):

@@ -11,7 +11,8 @@ from typing import Literal
 from ..catalog import Catalog, Product, Variant
 from ..core import DataError, folder, money, settings
 from ..env import Environment, Outcome, tool
-from ..reward import Reward
+from ..reward import Reward, Verdict, invalid, weighted_mean
+from ..reward_v3 import partial_value
 from ..search import SearchEngine, Tantivy
 from ..task import satisfied
 
@@ -221,18 +222,17 @@ def grade(
     searched:bool,         # looked at two products at least
 ) -> Reward:
     "1 for a right purchase; between -.3 and .25 for one in the right category and budget; less for everything else."
-    if outcome is None: return Reward(0.0, kind='unfinished', valid=False)
+    if outcome is None: return invalid('unfinished')
     if outcome != Outcome.purchased:
         kind = {Outcome.abstained: 'graceful_stop' if searched else 'early_abstain', Outcome.loop: 'loop', Outcome.stopped: 'stopped'}.get(outcome, 'max_turns')
         return Reward(UTILITY[kind], kind=kind)
     p, variants = purchase
-    met = {i: all(satisfied(c, p, v) for v in variants) for i, c in enumerate(goal.constraints)}
-    gates = {c.kind: met[i] for i, c in enumerate(goal.constraints) if c.kind in ('category', 'price')}
-    parts = {f'{c.kind} {c.field}'.strip() + f' {c.value}': met[i] for i, c in enumerate(goal.constraints) if c.kind not in gates}
+    checked = [(c, Verdict(f'{c.kind} {c.field}'.strip() + f' {c.op} {c.value}', all(satisfied(c, p, v) for v in variants))) for c in goal.constraints]
+    gates = tuple(v for c, v in checked if c.kind in ('category', 'price'))
+    parts = tuple(v for c, v in checked if c.kind not in ('category', 'price'))
     if all(v.id in goal.accepted for v in variants): return Reward(UTILITY['success'], parts, gates, kind='success')
-    if not all(gates.values()): return Reward(UTILITY['wrong_purchase'], parts, gates, kind='wrong_purchase')
-    share = sum(parts.values()) / len(parts) if parts else 0.0
-    return Reward(min(0.25, -0.30 + 0.55 * share), parts, gates, kind='partial_purchase')
+    if not all(g.ok for g in gates): return Reward(UTILITY['wrong_purchase'], parts, gates, kind='wrong_purchase')
+    return Reward(partial_value(weighted_mean((1, v.score) for v in parts) if parts else 0.0), parts, gates, kind='partial_purchase')
 
 # %% ../../nbs/envs/shopsim.ipynb #6cf7c0ea
 def make(size:str|None=None) -> ShopSim: # size: a folder in data/built
