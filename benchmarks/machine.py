@@ -10,8 +10,8 @@ def machine() -> str:
 
 
 def resident() -> dict:
-    "Memory of this process in MB: all of it, its own, and mapped files."
-    names = dict(VmRSS='all', RssAnon='own', RssFile='files')
+    "Memory of this process in MB: now, at its peak, its own, and mapped files."
+    names = dict(VmRSS='all', VmHWM='peak', RssAnon='own', RssFile='files')
     return {names[k]: int(v.split()[0]) // 1024 for k, v in (l.split(':') for l in open('/proc/self/status')) if k in names}
 
 

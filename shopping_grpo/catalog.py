@@ -261,8 +261,8 @@ class Catalog:
         self._bytes, self._8, self._32, self._64 = whole, whole.cast('b'), whole.cast('i'), whole.cast('q')
         starts, rows, layout = (np.load(self.path/f'{n}.npy', mmap_mode='r') for n in ('lookup_starts', 'lookup_rows', 'layout'))
         self._starts, self._rows = memoryview(starts), memoryview(rows)
-        self._slots = lru_cache(4096)(lambda b: layout[b].tolist())
-        self._reads, self._most = 0, KEEP // 100_000 if len(self._mapped) > KEEP else 1 << 60
+        self._layout, self._slots = layout, {} # of the batches that were touched since the last trim
+        self._most = max(1, KEEP * len(layout) // len(self._mapped))
         words = _map(self.path/'words.arrow')[1].get_batch(0).column('word')
         self._word = _Memo(lambda c: words[c].as_py())
         self._recent = lru_cache(2048)(self.at) # products of a page are read again when it is shown, opened, bought and graded
@@ -275,10 +275,11 @@ class Catalog:
     def __repr__(self): return f"Catalog({self.path.parent.name if self.path.name == 'catalog' else self.path.name}, {len(self):,} products, {self.digest[:12]})"
 
     def _place(self, row:int): # (slots of the batch, row within it)
-        self._reads += 1
-        if self._reads > self._most: self.trim()
         b, i = divmod(row, self.meta['rows'])
-        return self._slots(b), i
+        if b not in self._slots:
+            if len(self._slots) >= self._most: self.trim()
+            self._slots[b] = self._layout[b].tolist()
+        return self._slots[b], i
 
     def row(self, id:str) -> int: # -1 when there is no such product
         "Row of a product id, in constant time."
@@ -295,7 +296,7 @@ class Catalog:
 
     def trim(self):
         "Give mapped pages back to the system: they stay in its cache but no longer count as memory of this process."
-        self._reads = 0
+        self._slots = {}
         if hasattr(self._mapped, 'madvise'): self._mapped.madvise(mmap.MADV_DONTNEED)
 
     def __contains__(self, id:str): return self.row(id) >= 0

@@ -121,9 +121,11 @@ def test_pickle_and_fork_share_a_catalogue(small):
 
 
 def test_a_large_catalogue_gives_pages_back(small, monkeypatch):
-    before = small.at(7)
+    before, trims, real = [small.at(r) for r in range(0, 20_000, 640)], [], Catalog.trim
+    small.trim()
     monkeypatch.setattr(small, '_most', 3)
-    assert [small.at(7) for _ in range(10)] == [before] * 10
+    monkeypatch.setattr(Catalog, 'trim', lambda self: (trims.append(1), real(self)))
+    assert [small.at(r) for _ in range(3) for r in range(0, 20_000, 640)] == before * 3 and len(trims) >= 20
 
 
 ODD = ['', 'a' * 10_000, 'مرحبا بالعالم', '🔥🔥 𝟙𝟚', 'tab\tand "quotes" / [brackets]', '零宽\u200b字', 'Ａ｜Ｂ']
