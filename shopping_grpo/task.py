@@ -73,6 +73,8 @@ class Task:
     lang: str = 'zh'
     category: str = ''
     difficulty: int = 0              # number of constraints
+    scenario: str = 'single'         # single, persona, multi (some wishes are told only when asked for) or both
+    persona: str = ''                # what the agent is told about the shopper, besides the prompt
     revision: int = 1                # raised when the task is mended
     @property
     def key(self) -> str:
