@@ -9,6 +9,7 @@ reproduce: .venv/ready            ## the whole pipeline on a CPU, from nothing t
 
 test: .venv/ready                 ## package = notebooks, notebooks run, battery passes
 	$(BIN)/python tests/exported.py
+	$(BIN)/shopping-grpo reproduce >/dev/null
 	cd nbs && ../$(BIN)/nbdev-test --n-workers 2
 	$(BIN)/python -m pytest
 

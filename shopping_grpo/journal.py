@@ -5,8 +5,7 @@
 # %% auto #0
 __all__ = ['disk_errors', 'json_line', 'Journal', 'parse_line', 'utc_now', 'process_start', 'Lock']
 
-# %% ../nbs/23_journal.ipynb #1a1ea0aa
-"Append-only JSON lines that survive a kill, and a lock for one writer."
+# %% ../nbs/23_journal.ipynb #03e4dd29
 import contextlib, fcntl, json, os, re, time
 from datetime import datetime, timezone
 from pathlib import Path
@@ -18,7 +17,11 @@ def disk_errors(what:str): # names the file in the message
     "Turn an `OSError` into a `StoreError`."
     try: yield
     except OSError as e:
-        raise StoreError(f"{what}: {e.strerror or e}; nothing is half written. Free the disk or mend the folder, then open the run again") from e
+        raise StoreError(f"{what}: {e.strerror or e}; nothing is half written. "
+                         "Free the disk or mend the folder, then open the run again") from e
+
+# %% ../nbs/23_journal.ipynb #ee830b7e
+_LONE = re.compile('[\ud800-\udfff]') # half a surrogate pair
 
 def json_line(
     obj,      # anything `canonical_json` takes
@@ -26,7 +29,7 @@ def json_line(
 ) -> bytes: # ends in a newline; raises `StoreError` when the value is not JSON or holds NaN
     "One line of a journal."
     try: return canonical_json(obj) + b'\n'
-    except UnicodeEncodeError: return json_line(json.loads(re.sub('[\ud800-\udfff]', '\ufffd', json.dumps(obj, ensure_ascii=False))), what)
+    except UnicodeEncodeError: return json_line(json.loads(_LONE.sub('\ufffd', json.dumps(obj, ensure_ascii=False))), what)
     except (TypeError, ValueError, RecursionError) as e: raise StoreError(f"{what} cannot be written as JSON: {e}") from e
 
 # %% ../nbs/23_journal.ipynb #e38a94b0
@@ -91,7 +94,8 @@ class Journal:
         return at
 
     def sync(self):
-        "Put what was appended on the disk."
+        "Put what was appended on the disk, if the file is open."
+        if not self._file: return
         with disk_errors(self.path.name): os.fsync(self._file.fileno())
         self._synced = time.monotonic()
 

@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['SCHEMA', 'FAULTS', 'PACKAGES', 'is_episode', 'is_errored', 'Ledger', 'differences', 'content_digest', 'facts', 'Run']
 
-# %% ../nbs/22_store.ipynb #e71ba253
-"Run folders: a manifest, episodes that survive a kill, one writer, honest counts."
-import contextlib, functools, importlib.metadata, importlib.util, json, math, os, platform, re, shutil, subprocess, threading, time, weakref
+# %% ../nbs/22_store.ipynb #80085c44
+import contextlib, functools, importlib.metadata, importlib.util, json, math, os, platform, re, shutil, subprocess
+import threading, time, weakref
 from collections import Counter, defaultdict
 from datetime import datetime
 from pathlib import Path
@@ -22,6 +22,7 @@ def is_episode(row) -> bool:
     return (isinstance(row, dict) and isinstance(row.get('task_key'), str) and type(row.get('attempt')) is int
             and isinstance(row.get('outcome'), str) and type(row.get('schema', SCHEMA)) is int)
 
+# %% ../nbs/22_store.ipynb #bec3bdfa
 def is_errored(row:dict) -> bool:
     "Is it an infrastructure error, which is no result, rather than a failure of the model, which is one?"
     reward = row.get('reward')
@@ -89,7 +90,8 @@ class Ledger:
 
     def owed(self) -> list: # pairs, those with fewest tries first, then in the order of the plan
         "What is still to do: never run, or errored with tries left."
-        todo = [p for p in (self.latest if self.plan is None else self.plan) if not self.finished(p) and self.errors[p] < self.tries]
+        pairs = self.latest if self.plan is None else self.plan
+        todo = [p for p in pairs if not self.finished(p) and self.errors[p] < self.tries]
         return sorted(todo, key=self.rows.__getitem__)
 
     def counts(self) -> dict: # planned = done + errored + owed
@@ -113,11 +115,11 @@ def differences(old, new, key:str='') -> list: # (dotted key, old JSON, new JSON
 def content_digest(path) -> str|None: # 64 hex digits; None when there is nothing
     "SHA-256 of a file, or of the names and digests of a folder's files."
     path = Path(path)
-    if path.is_dir(): return digest({p.relative_to(path).as_posix(): file_digest(p) for p in path.rglob('*') if p.is_file()}, 64)
-    return file_digest(path) if path.exists() else None
-
+    if not path.is_dir(): return file_digest(path) if path.exists() else None
+    return digest({_relative(p, path): file_digest(p) for p in path.rglob('*') if p.is_file()}, 64)
 def _relative(path, base) -> str: return Path(os.path.relpath(path, base)).as_posix()
 
+# %% ../nbs/22_store.ipynb #6a82e449
 def _inputs(paths) -> dict:
     found = {_relative(p, checkout()): content_digest(p) for p in paths}
     if lost := [p for p, sha in found.items() if sha is None]: raise StoreError(f"input {lost[0]} does not exist; build it first")
@@ -126,13 +128,14 @@ def _inputs(paths) -> dict:
 def _parents(paths, base:Path) -> dict:
     runs = [Run(p.path if isinstance(p, Run) else p) for p in paths]
     for run in runs:
-        if (status := run._read_json('manifest.json', dict).get('status')) != 'done': raise StoreError(f"parent run {run} is {status}, not done; finish it first")
+        if run._read_json('manifest.json', dict).get('status') != 'done': raise StoreError(f"parent run {run} is not done; finish it first")
     return {_relative(r.path, base): file_digest(r.path/'manifest.json') for r in runs}
 
 def _pairs(planned) -> list|None:
     if planned is None: return None
     plan = [(str(key), int(attempt)) for key, attempt in planned]
-    if twice := [p for p, n in Counter(plan).items() if n > 1]: raise StoreError(f"task {twice[0][0]}, attempt {twice[0][1]} is planned twice; number the attempts of a task")
+    for (key, attempt), n in Counter(plan).items():
+        if n > 1: raise StoreError(f"task {key}, attempt {attempt} is planned twice; number the attempts of a task")
     return plan
 
 # %% ../nbs/22_store.ipynb #a2cce25e
@@ -148,13 +151,14 @@ def _version(package:str) -> str|None:
     try: return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError: return None
 
+# %% ../nbs/22_store.ipynb #f83bd6a0
 @functools.cache
 def facts() -> dict:
     "Commit, package versions, Python and hardware of this process."
     commit, memory = _git('rev-parse', 'HEAD'), os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
+    machine = dict(cpus=os.cpu_count(), memory_gib=round(memory / 2**30, 1), platform=f'{platform.system()} {platform.machine()}')
     return dict(git=commit and dict(commit=commit, dirty=bool(_git('status', '--porcelain'))),
-                versions={p: v for p in PACKAGES if (v := _version(p))}, python=platform.python_version(),
-                hardware=dict(cpus=os.cpu_count(), memory_gib=round(memory / 2**30, 1), platform=f'{platform.system()} {platform.machine()}'))
+                versions={p: v for p in PACKAGES if (v := _version(p))}, python=platform.python_version(), hardware=machine)
 
 # %% ../nbs/22_store.ipynb #e9684377
 class _Readable:
@@ -164,8 +168,8 @@ class _Readable:
         self._guard = threading.RLock()
 
     def __str__(self): return f'{self.path.parent.name}/{self.path.name}'
-    def __repr__(self): return f"Run {self}: {self.status}, " + ', '.join(f'{n} {k}' for k, n in self.counts().items())
-
+    def __repr__(self): return f'Run {self}: {self.status}, {self._tally()}'
+    def _tally(self) -> str: return ', '.join(f'{n} {k}' for k, n in self.counts().items())
     @property
     def status(self) -> str|None: # started, done or failed
         return self.manifest.get('status')
@@ -180,10 +184,11 @@ class _Readable:
         "Tokens and money of every row, the errored ones too: they were paid."
         with self._guard: return dict(self.ledger.usage)
 
-    def episodes(self, every:bool=False): # yields dicts; `every` also gives the rows that a later try replaced, in file order
+    def episodes(self, every:bool=False): # yields dicts; `every`: also the rows that a later try replaced, in file order
         "The latest row of each pair (task key, attempt)."
-        latest, plan = self.ledger.latest, self.ledger.plan
-        with self._guard: places = list(self.ledger.places) if every else [latest[p][0] for p in (plan or latest) if p in latest]
+        with self._guard:
+            latest, pairs = self.ledger.latest, self.ledger.plan or self.ledger.latest
+            places = list(self.ledger.places) if every else [latest[p][0] for p in pairs if p in latest]
         for raw in self._episodes.lines_at(places): yield parse_line(raw)[0]
 
     def frame(self, every:bool=False): # pandas.DataFrame with the columns of `shopping_grpo.table`
@@ -194,48 +199,116 @@ class _Readable:
     def metrics(self): # pandas.DataFrame, one row per step
         "What was logged; of a step that was logged twice, the latest."
         import pandas as pd
-        rows = [row for _, raw in self._metrics.lines() if isinstance(row := parse_line(raw)[0], dict) and type(row.get('step')) is int]
-        return pd.DataFrame({r['step']: r for r in rows}.values(), columns=None if rows else ['step']).sort_values('step', ignore_index=True)
+        rows = [parse_line(raw)[0] for _, raw in self._metrics.lines()]
+        steps = {r['step']: r for r in rows if isinstance(r, dict) and type(r.get('step')) is int}
+        return pd.DataFrame([steps[n] for n in sorted(steps)], columns=None if steps else ['step'])
 
     def changed(self) -> list: # paths as the manifest names them
         "Inputs, parents and outputs whose content is no longer what the manifest says."
-        m, base = self.manifest, self.path.parents[1]
-        named = [(checkout()/p, p, sha) for p, sha in m['inputs'].items()] + [(self.path/p, p, sha) for p, sha in m['outputs'].items()]
-        named += [(base/p/'manifest.json', p, sha) for p, sha in m['parents'].items()]
-        return [p for where, p, sha in named if content_digest(where) != sha]
+        parents = {f'{p}/manifest.json': sha for p, sha in self.manifest['parents'].items()}
+        named = [(checkout(), self.manifest['inputs']), (self.path.parents[1], parents), (self.path, self.manifest['outputs'])]
+        return [p for base, files in named for p, sha in files.items() if content_digest(base/p) != sha]
 
     def _say(self, text:str):
         self.notes.append(text)
         print(f'{self}: {text}')
-
     def _read_json(self, name:str, kind:type):
         with disk_errors(f'{name} of {self}'): value, _ = parse_line((self.path/name).read_bytes())
         if not isinstance(value, kind): raise StoreError(f"{name} of {self} is damaged; restore it, or take another run name")
         return value
-
     def _read_rows(self, plan:list|None, tries:int):
         self.ledger = Ledger(plan, tries, self.manifest.get('config_digest'))
         self.ledger.read(self._episodes)
-
     def _report(self):
         if torn := self._episodes.torn(): self._say(f"{torn} bytes of a line that is not finished are left out")
         for fault, lines in self.ledger.faults.items():
             some = ', '.join(map(str, lines[:3])) + (', ...' if len(lines) > 3 else '')
             self._say(f"{fault}: line {some} of episodes.jsonl; {FAULTS[fault]}")
 
-# %% ../nbs/22_store.ipynb #bf932b04
-class Run(_Readable):
-    "One stage's work under one config: a folder with a manifest, episodes and metrics."
-    def __init__(self, path): # callers use `Run.open` or `Run.load`
+# %% ../nbs/22_store.ipynb #8a988f70
+_open_runs = weakref.WeakSet() # of this process; a forked child is not the writer
+os.register_at_fork(after_in_child=lambda: [run._let_go(forked=True) for run in list(_open_runs)])
+
+class _Sitting(_Readable):
+    def __init__(self, path):
         super().__init__(path)
         self._lock = Lock(self.path/'.lock')
+    def _check_open(self):
+        if not self._lock.held: raise StoreError(f"{self} is not open for writing in this process; use Run.open")
 
+    def _start(self, asked:dict, plan:list|None, tries:int):
+        with disk_errors(f'{self}'): self.path.mkdir(parents=True, exist_ok=True)
+        stale = self._lock.take(f'{self}')
+        _open_runs.add(self)
+        try:
+            if stale: self._say('broke the stale lock of a process that died')
+            if self._is_settled(asked, plan, tries): self._let_go() # by another process, a moment ago
+            else: self._begin(asked, plan, tries)
+        except BaseException:
+            self._let_go()
+            raise
+
+    def _begin(self, asked:dict, plan:list|None, tries:int):
+        sittings, git = self.manifest.get('sittings', []), facts()['git']
+        if sittings and sittings[-1]['seconds'] is None: sittings[-1]['seconds'] = self._last_sign(sittings[-1]['began'])
+        for part in self.path.glob('.*.json.*'): part.unlink()  # a kill inside `atomic_write` leaves one
+        if plan is not None and not (self.path/'plan.json').exists(): self._write('plan.json', plan)
+        for journal in [self._episodes] + [self._metrics] * self._metrics.path.exists():
+            if torn := journal.open(): self._say(f"cut {torn} bytes of a torn line from {journal.path.name}")
+        self.manifest = dict(schema=SCHEMA, stage=self.path.parent.name, name=self.path.name, status='started', error=None, **asked,
+                             config_digest=digest(asked['config']), tries=tries, **facts(),
+                             counts={}, usage={}, sittings=sittings, wall_seconds=0, outputs={})
+        self._read_rows(plan, tries)
+        self._report()
+        if sittings: self._say(f'goes on: {self._tally()}')
+        if sittings and sittings[-1]['git'] != git: self._say('the code is not at the commit of the sitting before')
+        sittings.append(dict(began=utc_now(), seconds=None, git=git))
+        self._began = time.monotonic()
+        self._save('started')
+
+    def _last_sign(self, began:str) -> float: # seconds from the begin of a killed sitting to its last line
+        times = [j.path.stat().st_mtime for j in (self._episodes, self._metrics) if j.path.exists()]
+        return round(max([0, *(t - datetime.fromisoformat(began).timestamp() for t in times)]), 3)
+
+    def _write(self, name:str, value):
+        text = json.dumps(value, ensure_ascii=False, indent=1 if name == 'manifest.json' else None)
+        with disk_errors(f'{name} of {self}'): atomic_write(self.path/name, text + '\n')
+
+    def _save(self, status:str, error:dict|None=None):
+        seconds = sum(s['seconds'] or 0 for s in self.manifest['sittings'])
+        new = dict(status=status, error=error, counts=self.counts(), usage=self.usage(), wall_seconds=round(seconds, 3))
+        self._write('manifest.json', self.manifest | new)
+        self.manifest |= new  # only now: it is never `done` in memory and not on the disk
+
+    def _end(self, status:str, error:dict|None=None):
+        with self._guard:
+            try:
+                for journal in (self._episodes, self._metrics): journal.sync()
+                self.manifest['sittings'][-1]['seconds'] = round(time.monotonic() - self._began, 3)
+                if status == 'done': self.manifest['outputs'] = self._outputs()
+                self._save(status, error)
+            finally: self._let_go()
+
+    def _outputs(self) -> dict: # all but the manifest and the executed notebook, which papermill is still writing
+        names = [_relative(p, self.path) for p in sorted(self.path.rglob('*')) if p.is_file()]
+        names = [n for n in names if n != 'manifest.json' and not n.endswith('.ipynb') and not re.search(r'(^|/)\.', n)]
+        return {n: file_digest(self.path/n) for n in names}
+
+    def _let_go(self, forked:bool=False):
+        for journal in (self._episodes, self._metrics): journal.drop()
+        self._lock.drop(forked)
+        _open_runs.discard(self)
+
+# %% ../nbs/22_store.ipynb #bfd9f241
+class Run(_Sitting):
+    "One stage's work under one config: a folder with a manifest, episodes and metrics."
     @classmethod
     def load(cls, path): # folder of the run
         "Read a run, finished or not; raises `StoreError` when its manifest cannot be read."
         run = cls(path)
         run.manifest = run._read_json('manifest.json', dict)
-        run._read_rows(_pairs(run._read_json('plan.json', list)) if run.manifest.get('plan') else None, run.manifest.get('tries', 3))
+        plan = _pairs(run._read_json('plan.json', list)) if run.manifest.get('plan') else None
+        run._read_rows(plan, run.manifest.get('tries', 3))
         run._report()
         return run
 
@@ -252,8 +325,8 @@ class Run(_Readable):
         root=None,                  # default: the runs folder of settings.ini
     ):
         "Start a run or go on with it; raises `StoreError` when it is busy or holds another config."
-        for word in (stage, name):
-            if not re.fullmatch(r'\w[\w.-]*', word): raise StoreError(f"{word!r} cannot name a run folder; use letters, digits, '.', '_' and '-'")
+        if bad := [w for w in (stage, name) if not re.fullmatch(r'\w[\w.,+-]*', w)]:
+            raise StoreError(f"{bad[0]!r} cannot name a run folder; use letters, digits and any of .,_+-")
         run, plan = cls(Path(root or folder('runs'))/stage/name), _pairs(planned)
         asked = dict(config=config, seeds=seeds, plan=None if plan is None else dict(pairs=len(plan), digest=digest(sorted(plan))),
                      inputs=_inputs(inputs), parents=_parents(parents, run.path.parents[1]), parameters=parameters or {})
@@ -261,7 +334,7 @@ class Run(_Readable):
         if not run._is_settled(asked, plan, tries): run._start(asked, plan, tries)
         return run
 
-    def _is_settled(self, asked:dict, plan, tries:int) -> bool: # done, and nothing is owed
+    def _is_settled(self, asked:dict, plan:list|None, tries:int) -> bool: # done, and nothing is owed
         if not (self.path/'manifest.json').exists():
             if self._episodes.whole(): raise StoreError(f"{self} has episodes but no manifest.json; restore it, or take another name")
             return False
@@ -269,68 +342,25 @@ class Run(_Readable):
         same = {k: self.manifest.get(k) for k in ('config', 'seeds', 'plan', 'inputs', 'parents')}
         if changed := differences(same, {k: asked[k] for k in same}):
             what = '; '.join(f"{key} was {old}, now {new}" for key, old, new in changed)
-            raise StoreError(f"{self} is a run of another config: {what}. Go back to the old values to resume it, take another name, or delete its folder")
+            raise StoreError(f"{self} is a run of another config: {what}. "
+                             "Go back to the old values to resume it, take another name, or delete its folder")
         if self.status != 'done': return False
         self._read_rows(plan, tries)
         if self.owed(): return False
         self._report()
-        self._say(f"is done already, {self.counts()['done']} of {self.counts()['planned']} episodes; nothing to do")
+        self._say(f'is done already: {self._tally()}; nothing to do')
         return True
-
-    def _start(self, asked:dict, plan, tries:int):
-        with disk_errors(f'{self}'): self.path.mkdir(parents=True, exist_ok=True)
-        stale = self._lock.take(f'{self}')
-        _open_runs.add(self)
-        try:
-            if stale: self._say('broke the stale lock of a process that died')
-            if self._is_settled(asked, plan, tries): self._let_go() # by another process, a moment ago
-            else: self._resume(asked, plan, tries)
-        except BaseException:
-            self._let_go()
-            raise
-
-    def _resume(self, asked:dict, plan, tries:int):
-        sittings, git = self.manifest.get('sittings', []), facts()['git']
-        if sittings and sittings[-1]['seconds'] is None: sittings[-1]['seconds'] = self._last_sign(sittings[-1]['began'])
-        for part in self.path.glob('.*.json.*'): part.unlink()  # a kill inside `atomic_write` leaves one
-        if plan is not None and not (self.path/'plan.json').exists(): self._write('plan.json', plan)
-        for journal in [self._episodes] + [self._metrics] * self._metrics.path.exists():
-            if torn := journal.open(): self._say(f"cut {torn} bytes of a torn line from {journal.path.name}")
-        self.manifest = dict(schema=SCHEMA, stage=self.path.parent.name, name=self.path.name, status='started', error=None, **asked,
-                             config_digest=digest(asked['config']), tries=tries, **facts(), counts={}, usage={}, sittings=sittings, wall_seconds=0, outputs={})
-        self._read_rows(plan, tries)
-        self._report()
-        if sittings: self._say(f"goes on, {self.counts()['done']} of {self.counts()['planned']} episodes are done, {len(self.owed())} owed")
-        if sittings and sittings[-1]['git'] != git: self._say('the code is not at the commit of the sitting before')
-        sittings.append(dict(began=utc_now(), seconds=None, git=git))
-        self._began = time.monotonic()
-        self._save('started')
-
-    def _last_sign(self, began:str) -> float: # seconds from the begin of a killed sitting to its last line
-        times = [j.path.stat().st_mtime for j in (self._episodes, self._metrics) if j.path.exists()]
-        return round(max([0, *(t - datetime.fromisoformat(began).timestamp() for t in times)]), 3)
-
-    def _write(self, name:str, value):
-        text = json.dumps(value, ensure_ascii=False, indent=1 if name == 'manifest.json' else None)
-        with disk_errors(f'{name} of {self}'): atomic_write(self.path/name, text + '\n')
-
-    def _save(self, status:str, error=None):
-        self.manifest.update(status=status, error=error, counts=self.counts(), usage=self.usage(),
-                             wall_seconds=round(sum(s['seconds'] or 0 for s in self.manifest['sittings']), 3))
-        self._write('manifest.json', self.manifest)
-
-    def _check_open(self):
-        if not self._lock.held: raise StoreError(f"{self} is not open for writing in this process; use Run.open")
 
     def add(self, row:dict): # an episode: `task_key`, `attempt`, `outcome` and any other JSON field
         "Append an episode; raises `StoreError` when it is not planned, finished already, not JSON, or the disk is full."
         with self._guard:
             self._check_open()
-            if not is_episode(row): raise StoreError(f"{self}: an episode needs task_key (text), attempt (int) and outcome (text); got {', '.join(sorted(map(str, row)))}")
+            if not is_episode(row):
+                raise StoreError(f"{self}: an episode needs task_key (text), attempt (int) and outcome (text); got {row!r:.80}")
             pair, ledger = (row['task_key'], row['attempt']), self.ledger
             who = f'{self}: task {pair[0]}, attempt {pair[1]}'
             if ledger.plan is not None and pair not in ledger.planned: raise StoreError(f'{who} is not planned')
-            if ledger.plan is not None and ledger.finished(pair): raise StoreError(f'{who} is finished already; run only what owed() gives')
+            if ledger.plan is not None and ledger.finished(pair): raise StoreError(f'{who} is finished already; run what owed() gives')
             row = row | dict(schema=SCHEMA, config=self.manifest['config_digest'], retry=ledger.rows[pair])
             row.setdefault('id', digest([str(self), row['config'], *pair, row['retry']]))
             line = json_line(row, who)
@@ -348,35 +378,17 @@ class Run(_Readable):
         "Write the manifest `done`, with the digest of every output; raises `StoreError` while episodes are owed."
         if self.status == 'done': return
         self._check_open()
-        if owed := self.owed(): raise StoreError(f"{self} still owes {len(owed)} of {self.counts()['planned']} episodes, first task {owed[0][0]}, attempt {owed[0][1]}; run them, then finish")
+        if owed := self.owed():
+            raise StoreError(f"{self} still owes {len(owed)} of {self.counts()['planned']} episodes, "
+                             f"first task {owed[0][0]}, attempt {owed[0][1]}; run them, then finish")
         self._end('done')
-        self._say('done, ' + ', '.join(f'{n} {k}' for k, n in self.counts().items() if k != 'owed'))
+        self._say(f'done: {self._tally()}')
 
     def close(self):
         "Let go of an unfinished run, which can be opened again."
         if self._lock.held: self._end('started')
 
-    def _end(self, status:str, error=None):
-        with self._guard:
-            try:
-                for journal in (self._episodes, self._metrics):
-                    if journal.is_open: journal.sync()
-                self.manifest['sittings'][-1]['seconds'] = round(time.monotonic() - self._began, 3)
-                if status == 'done': self.manifest['outputs'] = self._outputs()
-                self._save(status, error)
-            finally: self._let_go()
-
-    def _outputs(self) -> dict: # all but the manifest and the notebook, which papermill is still writing
-        names = {_relative(p, self.path): p for p in sorted(self.path.rglob('*')) if p.is_file()}
-        return {n: file_digest(p) for n, p in names.items() if n not in ('manifest.json', 'notebook.ipynb') and not re.search(r'(^|/)\.', n)}
-
-    def _let_go(self, forked:bool=False):
-        for journal in (self._episodes, self._metrics): journal.drop()
-        self._lock.drop(forked)
-        _open_runs.discard(self)
-
     def __enter__(self): return self
-
     def __exit__(self, kind, error, trace):
         if not self._lock.held: return
         if error is not None:
@@ -386,6 +398,3 @@ class Run(_Readable):
             self.close()
             self._say(f'{len(owed)} episodes are owed; open it again to go on')
         else: self.finish()
-
-_open_runs = weakref.WeakSet() # of this process; a forked child is not the writer
-os.register_at_fork(after_in_child=lambda: [run._let_go(forked=True) for run in list(_open_runs)])

@@ -5,8 +5,7 @@
 # %% auto #0
 __all__ = ['COLUMNS', 'KINDS', 'EPISODE', 'NESTED', 'flatten', 'episode_table', 'episode_frame']
 
-# %% ../nbs/24_table.ipynb #374e36ac
-"Episodes as Arrow and pandas tables of fixed columns and types."
+# %% ../nbs/24_table.ipynb #82b20c1c
 import json, warnings
 import pandas as pd, pyarrow as pa
 
@@ -22,6 +21,8 @@ COLUMNS = { # path in the row -> kind; the column has _ for .
     'n_steps': 'int', 'steps': 'text', 'messages': 'text', 'spans': 'text', 'versions': 'text',
     'config': 'text', 'schema': 'int', 'extra': 'text',
 }
+
+# %% ../nbs/24_table.ipynb #8c1a77b7
 KINDS = dict(text=pa.string(), int=pa.int64(), float=pa.float64(), bool=pa.bool_(),
              floats=pa.map_(pa.string(), pa.float64()), bools=pa.map_(pa.string(), pa.bool_()))
 _NAMES = {'reward.value': 'reward', 'reward.valid': 'valid'} # as `50_eval` calls them
@@ -44,26 +45,30 @@ def flatten(row:dict) -> dict: # path of `COLUMNS` -> value
 # %% ../nbs/24_table.ipynb #95713216
 def _text(value) -> str|None:
     if value is None: return None
-    return (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)).encode(errors='replace').decode()
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text.encode(errors='replace').decode()
 
 def _fit(values:list, kind):
     try: return pa.array(values, kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError): return None
 
 def _column(values:list, field):
-    if pa.types.is_string(field.type): values = [_text(v) for v in values]
     if pa.types.is_map(field.type): values = [list(v.items()) if isinstance(v, dict) else v for v in values]
     if (column := _fit(values, field.type)) is not None: return column
     kept = [v if _fit([v], field.type) is not None else None for v in values]
-    warnings.warn(f"{field.name}: {kept.count(None) - values.count(None)} values are no {field.type} and are shown as null")
+    misfits = kept.count(None) - values.count(None)
+    warnings.warn(f"{field.name}: {misfits} values are no {field.type} and are shown as null")
     return _fit(kept, field.type)
 
+# %% ../nbs/24_table.ipynb #cc02c77d
 def episode_table(
     rows, # episodes as dicts
 ) -> pa.Table: # with the schema `EPISODE`
     "Episodes as one Arrow table of fixed types."
-    flat = [flatten(r) for r in rows]
-    return pa.Table.from_arrays([_column([r[p] for r in flat], f) for p, f in zip(COLUMNS, EPISODE)], schema=EPISODE)
+    columns = {path: [] for path in COLUMNS}
+    for row in rows: # one parsed row at a time is kept
+        for path, value in flatten(row).items(): columns[path].append(_text(value) if COLUMNS[path] == 'text' else value)
+    return pa.Table.from_arrays([_column(v, f) for v, f in zip(columns.values(), EPISODE)], schema=EPISODE)
 
 # %% ../nbs/24_table.ipynb #8ac244f3
 _PANDAS = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype(), pa.string(): pd.StringDtype()}
