@@ -140,11 +140,21 @@ def test_self_check_fails_loudly(tiny, small, tiny_engine):
     with pytest.raises(DataError, match='self-check'): self_check(tiny_engine, small)
 
 
-def test_a_failed_build_leaves_the_old_index(tiny, tiny_engine, tmp_path):
+def test_a_killed_build_goes_on(tiny, tiny_engine, tmp_path, monkeypatch):
+    "The old index stays until the new one is whole; parts that were committed are not made again."
+    from shopping_grpo import search
     build_index(tmp_path/'i', tiny, workers=1)
-    def die(parts, n): raise KeyboardInterrupt
+    monkeypatch.setattr(search, 'STEP', 100); monkeypatch.setattr(search, 'KEPT', 2)
+    def die(parts, n):
+        for k, p in enumerate(parts):
+            if k == 5: raise KeyboardInterrupt
+            yield p
     with pytest.raises(KeyboardInterrupt): build_index(tmp_path/'i', tiny, workers=1, progress=die)
-    assert Tantivy(tmp_path/'i', tiny).search('黑色').total and [p.name for p in tmp_path.iterdir()] == ['i']
+    assert Tantivy(tmp_path/'i', tiny).search('黑色').total and len(list(tmp_path.iterdir())) == 2
+    counts = []
+    engine = build_index(tmp_path/'i', tiny, workers=1, progress=lambda parts, n: counts.append(n) or parts)
+    assert counts == [11 - 4] and [p.name for p in tmp_path.iterdir()] == ['i']
+    for p in (tiny.at(r) for r in range(0, len(tiny), 50)): assert engine.search(p.title) == tiny_engine.search(p.title)
 
 
 def test_explanations_add_up(tiny, tiny_engine):
