@@ -75,13 +75,17 @@ def verify(name:str=typer.Argument('tiny', help='a folder in data/built')):
 
 @data.command('import')
 def import_data(source:str=typer.Argument(help='a file, or hf:<dataset>'), name:str=typer.Option(help='of the new catalogue, a folder in data/built'),
-    format:str=typer.Option('', help='shopsim, webshop, shoppingbench or amazebay; empty = found out')):
+    format:str=typer.Option('', help='shopsim, webshop, shoppingbench or amazebay; empty = found out'),
+    attributes:str=typer.Option('', help='WebShop only: its file of attributes'), broken:int=typer.Option(0, help='how many broken records may be dropped')):
     "Import a published catalogue and index it."
+    from tqdm import tqdm
+    from shopping_grpo.datacard import write_card, write_sums
     from shopping_grpo.importers import import_catalog
     from shopping_grpo.search import build_index
     where = core.folder('data')/'built'/name
-    catalog = import_catalog(source, where/'catalog', format or None)
-    build_index(where/'index', catalog)
+    catalog = import_catalog(source, where/'catalog', format or None, attributes or None, broken, progress=lambda products: tqdm(products, desc='import', unit=' products', mininterval=1))
+    build_index(where/'index', catalog, progress=lambda parts, n: tqdm(parts, desc='index', total=n, mininterval=1))
+    write_card(where, catalog); write_sums(where)
     console.print(f'{catalog}, indexed', soft_wrap=True)
 
 @app.command()
