@@ -89,7 +89,7 @@ def root() -> Path:
     return here if (here/'settings.ini').exists() else Path.cwd()
 
 def settings(
-    section:str, # e.g. 'catalog'
+    section:str, # e.g. 'build_data'
     key:str,     # e.g. 'size'
     default=None, # also gives the type; without it the value is text
 ):
