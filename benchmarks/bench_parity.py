@@ -18,7 +18,7 @@ def queries(catalog, n):
     d = Draws(0, 'parity')
     for _ in range(n):
         p = catalog.at(d.one(len(catalog)))
-        yield ' '.join(d.sample(p.title.split() + [p.category[-1], *p.features, *(o.value for o in p.options), *(v for _, v in p.table)], 2 + d.one(5)))
+        yield ' '.join(d.sample(p.title.split() + [*p.category[-1:], *p.features, *(o.value for o in p.options), *(v for _, v in p.table)], 2 + d.one(5)))
 
 
 def rate(engine, asked):

@@ -682,6 +682,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'shopping_grpo.search.Tantivy._top': ('search.html#tantivy._top', 'shopping_grpo/search.py'),
                                       'shopping_grpo.search.Tantivy.explain': ('search.html#tantivy.explain', 'shopping_grpo/search.py'),
                                       'shopping_grpo.search.Tantivy.search': ('search.html#tantivy.search', 'shopping_grpo/search.py'),
+                                      'shopping_grpo.search._coarse': ('search.html#_coarse', 'shopping_grpo/search.py'),
                                       'shopping_grpo.search._doc': ('search.html#_doc', 'shopping_grpo/search.py'),
                                       'shopping_grpo.search._docs': ('search.html#_docs', 'shopping_grpo/search.py'),
                                       'shopping_grpo.search._in_order': ('search.html#_in_order', 'shopping_grpo/search.py'),

@@ -116,6 +116,8 @@ def _docs(catalog:Catalog, rows:range) -> list[dict]: return [_doc(r, catalog.at
 # %% ../nbs/02_search.ipynb #c75df502
 _Q, _MUST, _SHOULD = tantivy.Query, tantivy.Occur.Must, tantivy.Occur.Should
 
+def _coarse(score): return score if isinstance(score, int) else float(f'{score:.6g}') # the engine adds in 32 bits and in no fixed order: the seventh digit is noise
+
 class Tantivy:
     "BM25 (k1 1.2, b .75) on disk with filters in the index. Threads and forked children may share one; it pickles by its path."
     name = 'tantivy'
@@ -166,11 +168,11 @@ class Tantivy:
         limit = n + 50
         while True:
             hits = self._searcher.search(query, limit=limit, count=False, **order).hits
-            if len(hits) < limit or hits[-1][0] != hits[n - 1][0]: break
+            if len(hits) < limit or _coarse(hits[-1][0]) != _coarse(hits[n - 1][0]): break
             limit *= 4
         rows = self._searcher.fast_field_values('row', [a for _, a in hits])
         up = -1 if sort == 'price_asc' else 1
-        return sorted(((self.catalog.id_at(r), s, r) for (s, _), r in zip(hits, rows)), key=lambda h: (-up * h[1], h[0]))[:n]
+        return sorted(((self.catalog.id_at(r), s, r) for (s, _), r in zip(hits, rows)), key=lambda h: (-up * _coarse(h[1]), h[0]))[:n]
 
     def explain(self, query:str, id:str) -> list[tuple[str, float, list[str]]]: # (token, points, fields it stands in), best first
         "Why a product has its score: the points add up to it."
