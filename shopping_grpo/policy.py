@@ -14,7 +14,7 @@ from typing import Protocol
 from .catalog import Catalog
 from .core import Draws, PolicyError
 from .env import Action, Message, Observation, Tool, ToolCall
-from .envs.shopsim import clean
+from .observation import option_labels
 from .search import tokens
 
 # %% ../nbs/20_policy.ipynb #319fa775
@@ -73,7 +73,8 @@ class RandomLegal:
         if name == 'search_products': return ToolCall(name, {'query': ' '.join(d.sample(self.words, 3)) or '?'})
         if name == 'open_product': return ToolCall(name, {'asin': d.pick(hits_in(observation.text) or ['?'])})
         if name == 'select_option': return ToolCall(name, {'value': d.pick([x for axis in options_in(observation.text) for x in axis] or ['?'])})
-        return ToolCall(name, {'reason': 'no_suitable_product'} if name == 'finish_without_purchase' else {})
+        given = dict(finish_without_purchase={'reason': 'no_suitable_product'}, ask_shopper={'question': ' '.join(d.sample(self.words, 2)) or '?'}, think={'note': '?'})
+        return ToolCall(name, given.get(name, {}))
 
 # %% ../nbs/20_policy.ipynb #24f0caa3
 class Rule:
@@ -129,7 +130,8 @@ class Oracle:
         id = self.variant(task.goal)
         self.product = self.catalog[id.rsplit('-', 1)[0] if id not in self.catalog else id]
         chosen = next((v for v in self.product.variants if v.id == id), None)
-        self.plan = [ToolCall('select_option', {'value': clean(x)}) for x in (chosen.values if chosen else ())] + [ToolCall('buy_now')]
+        labels = option_labels(self.product)
+        self.plan = [ToolCall('select_option', {'value': labels[a, x]}) for a, x in zip(self.product.axes, chosen.values if chosen else ())] + [ToolCall('buy_now')]
 
     def act(self, observation):
         if 'search_products' in observation.legal: return ToolCall('search_products', {'query': self.product.title})
