@@ -21,7 +21,7 @@ from .search import tokens
 @dataclass(frozen=True)
 class Briefing:
     "What an agent knows before its first action."
-    prompt: str
+    prompt: str              # the first observation: the request, and what is known about the shopper
     lang: str
     tools: tuple[Tool, ...]
 
@@ -83,7 +83,7 @@ class Rule:
     def __init__(self, look:int=5): self.look = look
 
     def begin(self, briefing, seed):
-        self.prompt, self.todo, self.pages, self.current, self.best = briefing.prompt, None, {}, '', None
+        self.prompt, self.todo, self.pages, self.current, self.best = ' '.join(briefing.prompt.split()), None, {}, '', None
         self.clauses = [set(tokens(c)) for c in re.split(r'[，。,.!:：]', briefing.prompt) if c.strip()]
         limit = re.findall(r'(\d+)\s*(?:元|块|yuan)', briefing.prompt)
         self.limit = int(limit[-1]) * 100 if limit else None

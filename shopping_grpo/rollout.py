@@ -41,7 +41,8 @@ class _GivenUp(BaseException): "The one who asked for the episodes has left."
 def _play(row, policy, env, task, given_up, **limits): # fills `row` in place, so that a broken episode keeps the steps it had
     start, row['timing'] = time.perf_counter(), dict(model=0.0)
     observation, done, outcome = env.reset(task, row['seed']), False, None
-    policy.begin(Briefing(task.prompt, task.lang, tuple(env.tools)), row['seed'], **({'task': task} if getattr(policy, 'privileged', False) else {}))
+    row['prompt'] = observation.text # what the agent is told, with what is known about the shopper
+    policy.begin(Briefing(observation.text, task.lang, tuple(env.tools)), row['seed'], **({'task': task} if getattr(policy, 'privileged', False) else {}))
     while not done:
         if given_up(): raise _GivenUp
         t = time.perf_counter()

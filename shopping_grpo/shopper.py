@@ -77,7 +77,8 @@ class Shopper:
         if not found: return s['none' if self._known(question) else 'ask'], None
         kind = self.wishes[found[0]].kind
         fields = [i for i in found if _at(self.words[i], unicodedata.normalize('NFKC', question).casefold()) >= 0]
-        pick = fields[0] if fields else next((i for i in found if i not in told and self.wishes[i].kind == kind), found[0])
+        same = [i for i in fields if self.wishes[i].field == self.wishes[fields[0]].field] # two wishes about one field come one after the other
+        pick = next((i for i in same if i not in told), same[0]) if fields else next((i for i in found if i not in told and self.wishes[i].kind == kind), found[0])
         return ' '.join([say_wish(self.wishes[pick], self.lang), *([s['one']] if len(fields) > 1 else [])]), pick
 
     def _known(self, question): # something of this kind of product, only not withheld

@@ -69,12 +69,12 @@ def walks(catalog, n):
 
 
 def walk_tasks(catalog):
-    tasks = Requests(catalog, seed=5).tasks('train', 40)
+    tasks = Requests(catalog, seed=5, mix=dict(single=1)).tasks('train', 40)
     return [withheld(t, t.goal.constraints[-1].field or t.goal.constraints[-1].kind) if i % 3 == 0 else t for i, t in enumerate(tasks)]
 
 
 @pytest.fixture(scope='module')
-def tasks(tiny): return [t for s in ('train', 'val', 'test') for t in Requests(tiny, seed=5).tasks(s, 40)]
+def tasks(tiny): return [t for s in ('train', 'val', 'test') for t in Requests(tiny, seed=5, mix=dict(single=1)).tasks(s, 40)]
 
 
 @pytest.fixture(scope='module')
@@ -636,14 +636,16 @@ def test_leaving_an_axis_open_is_no_way_around(env, tasks, tiny):
 
 
 def test_native_rewards_of_the_target(env, tasks, tiny):
-    "The published grade runs on every task; the target's own purchase is mostly gold, and never a wrong one in Chinese."
+    "The published grade runs on every task; the target's own purchase is mostly gold, and a wrong one only where its narrow parser reads a colloquial budget too low."
     kinds = []
     for t in tasks:
         env.reset(t)
         for a in plan(tiny, t): env.step(a)
-        kinds.append((t.lang, env.score_native().kind))
+        reward = env.score_native()
+        kinds.append((t.lang, reward.kind))
+        if reward.kind == 'wrong_purchase': assert [g.name for g in reward.gates if not g.ok] == ['budget'] and env.score().kind == 'success'
         assert native_features(t, tiny[t.goal.target]).target == t.goal.target
-    assert sum(k == 'gold_purchase' for _, k in kinds) > 0.6 * len(kinds) and ('zh', 'wrong_purchase') not in kinds
+    assert sum(k == 'gold_purchase' for _, k in kinds) > 0.6 * len(kinds) and sum(k == 'wrong_purchase' for _, k in kinds) < 0.05 * len(kinds)
 
 
 def test_the_shopper(tiny, tasks):
@@ -655,6 +657,8 @@ def test_the_shopper(tiny, tasks):
         for i, c in enumerate(s.wishes):
             if not c.field: continue
             text, wish = s.answer(f'请问{c.field}要什么样的？' if t.lang == 'zh' else f'Which {c.field} do you want?')
+            earlier = {j for j in range(i) if s.wishes[j].field == c.field}
+            if earlier: text, wish = s.answer(f'请问{c.field}要什么样的？' if t.lang == 'zh' else f'Which {c.field} do you want?', earlier)
             assert wish == i and str(c.value) in text
             assert sum(str(x.value) in text for x in s.wishes if x.kind not in ('price',) and str(x.value) != str(c.value) and str(x.value) not in str(c.value)) == 0
             told += 1
