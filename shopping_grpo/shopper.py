@@ -51,10 +51,10 @@ def say_wish(c:Constraint, lang:str) -> str:
     x = (f'{c.value // 100}' if c.value % 100 == 0 else f'{c.value / 100:.2f}') if c.kind == 'price' else c.value
     return (s['soft'] if not c.hard else '') + s[c.op].format(f=c.field or _FIELD[lang].get(c.kind, ''), x=x) + s['end']
 
-# %% ../nbs/04d_shopper.ipynb #b6f68486
-def _at(words, question:str) -> int: # where one of the words stands first; -1 = nowhere
-    spots = [m.start() for w in words if (m := re.search(rf'(?<![a-z]){re.escape(w)}(?:e?s)?(?![a-z])' if w.isascii() else re.escape(w), question))]
-    return min(spots, default=-1)
+# %% ../nbs/04d_shopper.ipynb #2f378526
+def _at(words, question:str) -> tuple[int, int]|None: # start and end of the earliest and longest of the words that stands there
+    spots = [m.span() for w in words if (m := re.search(rf'(?<![a-z]){re.escape(w)}(?:e?s)?(?![a-z])' if w.isascii() else re.escape(w), question))]
+    return min(spots, key=lambda x: (x[0], -x[1]), default=None)
 
 # %% ../nbs/04d_shopper.ipynb #37cb6394
 class Shopper:
@@ -64,23 +64,25 @@ class Shopper:
         self.wishes = [c for c in task.goal.constraints if c.source == 'clarification']
         self.words = [field_words(task.category, c.field, task.lang) if c.field else () for c in self.wishes]
 
-    def named(self, question:str) -> list[int]: # numbers of wishes: named fields first, then kinds; in order of mention
+    def named(self, question:str) -> list[tuple[int, bool]]: # (number of a wish, whether its field was named): fields first, in order of mention
         "The withheld wishes that a question asks for."
-        q = unicodedata.normalize('NFKC', question).casefold()
-        spots = [(0, at, i) for i, words in enumerate(self.words) if (at := _at(words, q)) >= 0]
-        spots += [(1, at, i) for i, c in enumerate(self.wishes) if (at := _at(KIND_WORDS[c.kind], q)) >= 0]
-        return list(dict.fromkeys(i for _, _, i in sorted(spots)))
+        q, out, last = unicodedata.normalize('NFKC', question).casefold(), [], (0, 0)
+        fields = [(at, i) for i, words in enumerate(self.words) if (at := _at(words, q))]
+        for at, i in sorted(fields, key=lambda x: (x[0][0], -x[0][1])): # a name inside a longer one, as in 封面 and 封面颜色, was not meant
+            if at == last or at[1] > last[1]: out.append((i, True)); last = at
+        kinds = [(at, i) for i, c in enumerate(self.wishes) if (at := _at(KIND_WORDS[c.kind], q)) and (i, True) not in out]
+        return out + [(i, False) for _, i in sorted(kinds)]
 
     def answer(self, question:str, told=()) -> tuple[str, int|None]: # `told`: numbers of wishes; returns text, number of the wish that it tells
         "The answer to a question, at most one wish."
         s, found = _SAY[self.lang], self.named(question)
         if not found: return s['none' if self._known(question) else 'ask'], None
-        kind = self.wishes[found[0]].kind
-        fields = [i for i in found if _at(self.words[i], unicodedata.normalize('NFKC', question).casefold()) >= 0]
-        same = [i for i in fields if self.wishes[i].field == self.wishes[fields[0]].field] # two wishes about one field come one after the other
-        pick = next((i for i in same if i not in told), same[0]) if fields else next((i for i in found if i not in told and self.wishes[i].kind == kind), found[0])
-        return ' '.join([say_wish(self.wishes[pick], self.lang), *([s['one']] if len(fields) > 1 else [])]), pick
+        first, by_field = found[0]
+        alike = [i for i, named in found if named == by_field and (self.wishes[i].field == self.wishes[first].field if by_field else self.wishes[i].kind == self.wishes[first].kind)]
+        pick = next((i for i in alike if i not in told), first) # two wishes about one thing come one after the other
+        more = by_field and len({self.wishes[i].field for i, named in found if named}) > 1
+        return ' '.join([say_wish(self.wishes[pick], self.lang), *([s['one']] if more else [])]), pick
 
     def _known(self, question): # something of this kind of product, only not withheld
         q, names = unicodedata.normalize('NFKC', question).casefold(), [w for words in KIND_WORDS.values() for w in words]
-        return _at(names, q) >= 0 or any(_at(field_words(self.task.category, c.field, self.task.lang), q) >= 0 for c in self.task.goal.constraints if c.field)
+        return bool(_at(names, q)) or any(_at(field_words(self.task.category, c.field, self.task.lang), q) for c in self.task.goal.constraints if c.field)
