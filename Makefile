@@ -26,7 +26,7 @@ install: .venv/ready
 	touch .venv/ready
 
 readme: .venv/ready               ## README.md from nbs/index.ipynb
-	$(BIN)/jupyter nbconvert --log-level WARN --to markdown nbs/index.ipynb --output-dir . --output README.md --TagRemovePreprocessor.remove_cell_tags hide
+	$(BIN)/jupyter nbconvert --log-level WARN --to markdown nbs/index.ipynb --output-dir . --output README.md --TagRemovePreprocessor.remove_input_tags hide_input
 
 benchmarks: .venv/ready           ## measured on this machine; `large` needs 6 GB of disk and some minutes
 	$(BIN)/python benchmarks/bench_world.py

@@ -55,14 +55,15 @@ always = Rule('success 100 %', lambda a, _: a.wins == a.n)
 reported = Rule('reported', lambda a, _: True)
 
 def _low(a): return wilson(a.wins, a.n).low
+def _high(a): return wilson(a.wins, a.n).high
 
 # %% ../nbs/11_audit.ipynb #702a7a1c
 def at_most(bound:float) -> Rule:
     "Success of at most a bound."
     return Rule(f'success ≤ {bound:.1%} (chance)', lambda a, _: _low(a) <= bound)
 def at_most_times(k:float, other:str) -> Rule:
-    "Success of at most `k` times that of another agent."
-    return Rule(f'success ≤ {k} × {other}', lambda a, lines: _low(a) <= k * lines[other].success)
+    "Success of at most `k` times that of another agent, beyond the noise of both."
+    return Rule(f'success ≤ {k} × {other}', lambda a, lines: _low(a) <= k * _high(lines[other]))
 def mean_below(other:str, what:str='mean reward ≤ {}') -> Rule:
     "A mean reward not above another agent's."
     return Rule(what.format(other), lambda a, lines: not a.values or not lines[other].values or a.mean <= lines[other].mean + 1e-9)
@@ -163,8 +164,7 @@ _EASY = 'open: requests name nearly every fact of the target and the index holds
 _CHEAP = 'open: budgets have no lower end, so that a cheap twin is within nearly all of them'
 _TEXT = 'published rule: functions are looked for in the words of the seller'
 _PARTIAL = 'pays part of a purchase whose options were left open, which is more than for an honest stop'
-KNOWN = {('shopsim', 'verified', 'buy-first-hit'): _EASY, ('shopsim', 'verified', 'buy-top-rated'): _EASY, ('shopsim', 'verified', 'buy-cheapest'): _CHEAP,
-    ('shopsim', 'verified', 'evidence-hider'): f'open: `grade` {_PARTIAL}',
+KNOWN = {('shopsim', 'verified', 'buy-first-hit'): _EASY,
     ('shopsim', 'native', 'buy-first-hit'): _EASY, ('shopsim', 'native', 'buy-top-rated'): _EASY, ('shopsim', 'native', 'buy-cheapest'): _CHEAP,
     ('shopsim', 'native', 'evidence-hider'): f'published rule: {_PARTIAL}; with an open price it is masked',
     ('shopsim', 'native', 'oracle-other'): 'published rule: a right product in other words or of another brand does not match',

@@ -63,7 +63,8 @@ def grade(
     hard = [v for v in parts if v.evidence['hard']] # soft wishes are reported and move nothing
     if variants and all(v.id in goal.accepted for v in variants): return Reward(UTILITY['success'], parts, gates, kind='success')
     if not all(g.ok for g in gates): return Reward(UTILITY['wrong_purchase'], parts, gates, kind='wrong_purchase')
-    return Reward(partial_value(weighted_mean((1, v.score) for v in hard) if hard else 0.0), parts, gates, kind='partial_purchase')
+    value = partial_value(weighted_mean((1, v.score) for v in hard) if hard else 0.0)
+    return Reward(value if len(variants) == 1 else min(value, UTILITY['graceful_stop']), parts, gates, kind='partial_purchase') # leaving options open never pays more than an honest stop
 
 # %% ../nbs/04c_purchase.ipynb #10f5a57a
 def _seller_word(c:Constraint, p:Product, pairs) -> str: # how the target says what the constraint means

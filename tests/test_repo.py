@@ -108,5 +108,5 @@ def test_command_line(args, code, message, own_root):
 
 
 def test_readme_is_the_index_notebook():
-    r = subprocess.run([sys.executable, '-m', 'nbconvert', '--log-level', 'ERROR', '--to', 'markdown', '--stdout', str(ROOT/'nbs'/'index.ipynb'), '--TagRemovePreprocessor.remove_cell_tags', 'hide'], capture_output=True, text=True, check=True)
+    r = subprocess.run([sys.executable, '-m', 'nbconvert', '--log-level', 'ERROR', '--to', 'markdown', '--stdout', str(ROOT/'nbs'/'index.ipynb'), '--TagRemovePreprocessor.remove_input_tags', 'hide_input'], capture_output=True, text=True, check=True)
     assert r.stdout.strip() == (ROOT/'README.md').read_text(encoding='utf-8').strip(), 'run make readme'
