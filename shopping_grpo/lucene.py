@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np, Stemmer
 from .catalog import Catalog, Product, Words
 from .core import DataError, atomic_folder, canonical_json
-from .search import ANALYZER, CAP, SORTS, WEIGHTS, Filters, Results, cut, self_check, tokens
+from .search import ANALYZER, CAP, SORTS, WEIGHTS, Filters, Results, cut, rank_keys, self_check, tokens
 
 # %% ../nbs/02a_lucene.ipynb #4bdd5ac8
 _SIGNS = dict(
@@ -210,7 +210,7 @@ class Bm25:
         rows, scores = self._match(dict.fromkeys(words, 1), sort != 'relevance')
         if filters: keep = c.mask(filters)[rows]; rows, scores = rows[keep], scores[keep]
         value = scores if sort == 'relevance' else (c.sold if sort == 'sold' else c.price)[rows]
-        best = _first(CAP, value if sort == 'price_asc' else -value, c.order[rows])
+        best = _first(CAP, value if sort == 'price_asc' else -rank_keys(value), c.order[rows])
         return cut([(self.catalog.id_at(r), v, r) for r, v in zip(rows[best].tolist(), value[best].tolist())], k, page)
 
 # %% ../nbs/02a_lucene.ipynb #b0552eda
@@ -396,4 +396,6 @@ class Lucene:
         order = J(_L + 'search.Sort')(first, Field('id', kind.STRING))
         hits = self._searcher.search(self._query(words, sort != 'relevance', filters), CAP, order, sort == 'relevance').scoreDocs
         value = (self._sold if sort == 'sold' else self._prices).__getitem__
-        return cut([(self.catalog.id_at(d.doc), d.score if sort == 'relevance' else int(value(d.doc)), d.doc) for d in hits], k, page)
+        found = [(self.catalog.id_at(d.doc), d.score if sort == 'relevance' else int(value(d.doc)), d.doc) for d in hits]
+        if sort == 'relevance': found = [h for _, _, h in sorted((-key, h[0], h) for key, h in zip(rank_keys([s for _, s, _ in found]), found))]
+        return cut(found, k, page)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ANALYZER', 'CAP', 'SORTS', 'WEIGHTS', 'STEP', 'KEPT', 'tokens', 'Hit', 'Filters', 'Results', 'SearchEngine', 'cut',
-           'fields', 'document', 'Tantivy', 'index_version', 'build_index', 'self_check']
+           'rank_keys', 'fields', 'document', 'Tantivy', 'index_version', 'build_index', 'self_check']
 
 # %% ../nbs/02_search.ipynb #0130c008
 "Search engines over a catalogue: the protocol, text analysis and the default engine on tantivy."
@@ -15,7 +15,7 @@ from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple, Protocol
-import Stemmer, tantivy
+import numpy as np, Stemmer, tantivy
 from .catalog import Catalog, Product
 from .core import DataError, Draws, canonical_json, digest
 
@@ -83,6 +83,14 @@ def cut(rows:list, k:int, page:int) -> Results: # `rows`: (id, score, row), best
     hits = tuple(Hit(i, s, first + n + 1, r) for n, (i, s, r) in enumerate(rows[first:first + k])) if page >= 1 else ()
     return Results(hits, len(rows), page, -(-len(rows) // k))
 
+# %% ../nbs/02_search.ipynb #561dc380
+def rank_keys(
+    scores, # BM25 scores of all candidates, or prices and counts, which stay as they are
+) -> np.ndarray:
+    "What results are ordered by: millionths of the best score."
+    s = np.asarray(scores)
+    return s if s.dtype.kind in 'iu' or not len(s) else np.round(s.astype(float) / s.max() * 1e6)
+
 # %% ../nbs/02_search.ipynb #c71e038b
 WEIGHTS = dict(title=3, model=3, brand=2, category=2, attributes=2, features=2, options=1, bullets=1)
 
@@ -115,8 +123,6 @@ def _docs(catalog:Catalog, rows:range) -> list[dict]: return [_doc(r, catalog.at
 
 # %% ../nbs/02_search.ipynb #c75df502
 _Q, _MUST, _SHOULD = tantivy.Query, tantivy.Occur.Must, tantivy.Occur.Should
-
-def _coarse(score): return score if isinstance(score, int) else float(f'{score:.6g}') # the engine adds in 32 bits and in no fixed order: the seventh digit is noise
 
 class Tantivy:
     "BM25 (k1 1.2, b .75) on disk with filters in the index. Threads and forked children may share one; it pickles by its path."
@@ -168,11 +174,13 @@ class Tantivy:
         limit = n + 50
         while True:
             hits = self._searcher.search(query, limit=limit, count=False, **order).hits
-            if len(hits) < limit or _coarse(hits[-1][0]) != _coarse(hits[n - 1][0]): break
+            key = rank_keys([s for s, _ in hits])
+            if len(hits) < limit or key[-1] != key[n - 1]: break
             limit *= 4
         rows = self._searcher.fast_field_values('row', [a for _, a in hits])
         up = -1 if sort == 'price_asc' else 1
-        return sorted(((self.catalog.id_at(r), s, r) for (s, _), r in zip(hits, rows)), key=lambda h: (-up * _coarse(h[1]), h[0]))[:n]
+        found = [(self.catalog.id_at(r), s, r) for (s, _), r in zip(hits, rows)]
+        return [h for _, _, h in sorted((-up * key, h[0], h) for key, h in zip(key, found))][:n]
 
     def explain(self, query:str, id:str) -> list[tuple[str, float, list[str]]]: # (token, points, fields it stands in), best first
         "Why a product has its score: the points add up to it."
