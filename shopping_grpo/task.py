@@ -12,6 +12,7 @@ __all__ = ['KINDS', 'OPS', 'SPLITS', 'ALIKE', 'PURPOSES', 'Constraint', 'meaning
 import json
 from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Callable, Iterable
 from .catalog import Catalog, Product, Variant
@@ -78,7 +79,7 @@ class Task:
     scenario: str = 'single'         # single, persona, multi (some wishes are told only when asked for) or both
     persona: str = ''                # what the agent is told about the shopper, besides the prompt
     revision: int = 1                # raised when the task is mended
-    @property
+    @cached_property
     def key(self) -> str:
         "Hash of the content; the split does not enter."
         return digest({k: v for k, v in asdict(self).items() if k != 'split'})
