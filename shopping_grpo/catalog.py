@@ -85,8 +85,8 @@ class Product(NamedTuple):
         "The attribute table as the page shows it."
         return tuple((k, v) for k, v, shown in self.attributes if shown)
 
-# %% ../nbs/01_catalog.ipynb #ae2519b1
-FORMAT = 1
+# %% ../nbs/01_catalog.ipynb #40e5278f
+FORMAT = 2 # raise it when the files change
 _TEXT = ('id', 'title', 'model', 'bullets', 'description', 'reviews')
 _WORD = ('lang', 'category', 'brand', 'shop')
 _INT = dict(price=pa.int64(), stock=pa.int32(), rating=pa.int32(), n_reviews=pa.int32(), sold=pa.int32(), group=pa.int32()) # rating in hundredths
@@ -152,13 +152,13 @@ def to_batch(
     cols['variant_stocks'] = [[v.stock for v in p.variants] for p in P]
     return pa.record_batch([pa.array(cols[f.name], f.type) for f in SCHEMA], schema=SCHEMA)
 
-# %% ../nbs/01_catalog.ipynb #7e2319ac
-def _bucket(id:str, n:int) -> int: return zlib.crc32(id.encode()) & (n - 1)
+# %% ../nbs/01_catalog.ipynb #27bef737
+def _bucket(id:bytes, n:int) -> int: return zlib.crc32(id) & (n - 1)
 
 def build_lookup(
     ids:list[str],
-) -> tuple[np.ndarray, np.ndarray]: # starts [buckets + 1], rows [n], uint32
-    "Hash table from id to row; raises `DataError` on an id that comes twice."
+) -> dict[str, np.ndarray]: # starts [buckets + 1] and rows [n], uint32; ids [n], bytes of equal width
+    "Hash table from id to row; raises `DataError` on an id that comes twice or holds a NUL."
     n = 1 << max(4, (len(ids) - 1).bit_length())
     hashes = np.fromiter((zlib.crc32(i.encode()) for i in ids), dtype=np.uint32, count=len(ids))
     rows = np.lexsort((hashes, hashes & (n - 1))).astype(np.uint32)
@@ -167,8 +167,9 @@ def build_lookup(
     for j in sorted({int(x) for s in same for x in (s, s + 1)}):
         first = run.setdefault(ids[rows[j]], rows[j])
         if first != rows[j]: raise DataError(f"product id {ids[rows[j]]!r} comes twice, in rows {min(first, rows[j])} and {max(first, rows[j])}; ids must be unique")
+    if bad := next((i for i in ids if '\0' in i), None): raise DataError(f"product id {bad!r} holds a NUL character; ids must be plain text")
     starts = np.searchsorted(hashes[rows] & (n - 1), np.arange(n + 1)).astype(np.uint32)
-    return starts, rows
+    return dict(starts=starts, rows=rows, ids=np.array([i.encode() for i in ids], dtype=bytes)[rows])
 
 # %% ../nbs/01_catalog.ipynb #1e789346
 def _map(path) -> tuple[mmap.mmap, pa.RecordBatchFileReader]:
@@ -236,7 +237,7 @@ class CatalogWriter:
         words = pa.record_batch({'word': pa.array(list(self.words), pa.string())})
         with pa.ipc.new_file(str(self.tmp/'words.arrow'), words.schema) as f: f.write_batch(words)
         self.hash.update(batch_digest(words).encode())
-        for name, a in zip(('starts', 'rows'), build_lookup(self.ids)): np.save(self.tmp/f'lookup_{name}.npy', a)
+        for name, a in build_lookup(self.ids).items(): np.save(self.tmp/f'lookup_{name}.npy', a)
         np.save(self.tmp/'layout.npy', file_layout(self.tmp/'products.arrow'))
         files = {p.name: p.stat().st_size for p in sorted(self.tmp.iterdir())}
         meta = dict(format=FORMAT, name=self.path.name, n=len(self.ids), rows=self.rows, digest=self.hash.hexdigest(), currency=self.currency, origin=self.origin, files=files)
@@ -259,8 +260,8 @@ class Catalog:
         whole = memoryview(self._mapped)
         whole = whole[:len(whole) // 8 * 8] # the end of the file is a footer, not data
         self._bytes, self._8, self._32, self._64 = whole, whole.cast('b'), whole.cast('i'), whole.cast('q')
-        starts, rows, layout = (np.load(self.path/f'{n}.npy', mmap_mode='r') for n in ('lookup_starts', 'lookup_rows', 'layout'))
-        self._starts, self._rows = memoryview(starts), memoryview(rows)
+        starts, rows, ids, layout = (np.load(self.path/f'{n}.npy', mmap_mode='r') for n in ('lookup_starts', 'lookup_rows', 'lookup_ids', 'layout'))
+        self._starts, self._rows, self._ids, self._width = memoryview(starts), memoryview(rows), memoryview(ids.view(np.uint8)), ids.dtype.itemsize
         self._layout, self._slots = layout, {} # of the batches that were touched since the last trim
         self._most = max(1, KEEP * len(layout) // len(self._mapped))
         words = _map(self.path/'words.arrow')[1].get_batch(0).column('word')
@@ -283,9 +284,10 @@ class Catalog:
 
     def row(self, id:str) -> int: # -1 when there is no such product
         "Row of a product id, in constant time."
-        b = _bucket(id, len(self._starts) - 1)
-        for r in self._rows[self._starts[b]:self._starts[b + 1]].tolist():
-            if self.id_at(r) == id: return r
+        key, w = id.encode(errors='surrogatepass'), self._width
+        b, padded = _bucket(key, len(self._starts) - 1), key.ljust(w, b'\0')
+        for j in range(self._starts[b], self._starts[b + 1]):
+            if self._ids[j*w:j*w + w] == padded and key[-1:] != b'\0': return self._rows[j]
         return -1
 
     def id_at(self, row:int) -> str:

@@ -161,7 +161,7 @@ def test_writer_leaves_nothing_half_written(tmp_path, tiny):
     assert len(Catalog(tmp_path/'c')) == 1 and tiny.id_at(0) in Catalog(tmp_path/'c')
 
 
-@pytest.mark.parametrize('name', ['products.arrow', 'words.arrow', 'lookup_rows.npy', 'layout.npy', 'catalog.json'])
+@pytest.mark.parametrize('name', ['products.arrow', 'words.arrow', 'lookup_rows.npy', 'lookup_ids.npy', 'layout.npy', 'catalog.json'])
 def test_damage_is_noticed(tmp_path, name):
     g.generate(tmp_path/'c', 'tiny', workers=1)
     path = tmp_path/'c'/name
@@ -180,3 +180,6 @@ def test_a_changed_byte_is_noticed(tmp_path):
 def test_the_default_shop_is_the_published_one(tiny):
     "When this fails because products changed on purpose: raise VERSION in 01b_generate, so that old builds are not taken for new ones, and write the new digest here."
     assert (g.VERSION, tiny.digest[:16]) == (1, '3c05cab4a33cdcfa')
+
+def test_ids_are_compared_exactly(tiny):
+    for id in (tiny.id_at(0) + '\0', tiny.id_at(0) + '\ud800', tiny.id_at(0) + ' ', '\0', '', tiny.id_at(0)[:-1]): assert tiny.row(id) == -1
