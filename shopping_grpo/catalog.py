@@ -252,11 +252,14 @@ class Catalog:
         self.path = Path(path)
         hint = "run `shopping-grpo data build`, or `shopping-grpo data import` for your own data"
         if not (self.path/'catalog.json').exists(): raise DataError(f"no catalogue at {path}: catalog.json is missing; {hint}")
-        self.meta = json.loads((self.path/'catalog.json').read_text(encoding='utf-8'))
+        try: self.meta = json.loads((self.path/'catalog.json').read_text(encoding='utf-8'))
+        except ValueError: self.meta = None
+        if not isinstance(self.meta, dict) or not {'format', 'files', 'n', 'rows', 'digest'} <= self.meta.keys(): raise DataError(f"catalogue {path}: catalog.json is damaged; {hint}")
         if self.meta['format'] != FORMAT: raise DataError(f"catalogue {path} has format {self.meta['format']}, this version reads {FORMAT}; {hint}")
         for name, size in self.meta['files'].items():
             if not (p := self.path/name).exists() or p.stat().st_size != size: raise DataError(f"catalogue {path}: {name} is missing or not {size} bytes long; {hint}")
-        self._mapped, self._batches = _map(self.path/'products.arrow')
+        try: self._mapped, self._batches = _map(self.path/'products.arrow'); words = _map(self.path/'words.arrow')[1].get_batch(0).column('word')
+        except (pa.ArrowException, ValueError) as e: raise DataError(f"catalogue {path}: products.arrow or words.arrow is damaged ({str(e)[:80]}); {hint}") from None
         whole = memoryview(self._mapped)
         whole = whole[:len(whole) // 8 * 8] # the end of the file is a footer, not data
         self._bytes, self._8, self._32, self._64 = whole, whole.cast('b'), whole.cast('i'), whole.cast('q')
@@ -264,7 +267,6 @@ class Catalog:
         self._starts, self._rows, self._ids, self._width = memoryview(starts), memoryview(rows), memoryview(ids.view(np.uint8)), ids.dtype.itemsize
         self._layout, self._slots = layout, {} # of the batches that were touched since the last trim
         self._most = max(1, KEEP * len(layout) // len(self._mapped))
-        words = _map(self.path/'words.arrow')[1].get_batch(0).column('word')
         self._word = _Memo(lambda c: words[c].as_py())
         self._recent = lru_cache(2048)(self.at) # products of a page are read again when it is shown, opened, bought and graded
         self._path = _Memo(lambda c: tuple(self._word[c].split(' › ')) if self._word[c] else ())

@@ -8,7 +8,7 @@ __all__ = ['app', 'data', 'console', 'EXTRAS', 'checks', 'doctor', 'run', 'build
 
 # %% ../nbs/91_cli.ipynb #a907cc55
 "The command line `shopping-grpo`."
-import importlib.metadata, importlib.util, os, platform, shutil, subprocess, sys
+import importlib.metadata, importlib.util, json, os, platform, re, shutil, sys
 from pathlib import Path
 import typer
 from rich.console import Console
@@ -71,23 +71,31 @@ def verify(name:str=typer.Argument('tiny', help='a folder in data/built')):
     where = core.folder('data')/'built'/name
     catalog = Catalog(where/'catalog')
     n = check_sums(where)
+    sheet = where/'tasks'/'shopsim.json'
+    if sheet.exists() and json.loads(sheet.read_text()).get('catalog') != catalog.digest: raise core.DataError(f"the tasks in {name} belong to another catalogue; run `shopping-grpo data build` or delete {name}/tasks")
     self_check(Tantivy(where/'index', catalog), catalog)
     console.print(f'{name}: {len(catalog):,} products, digest {catalog.verify()[:16]}, {n} files as they were', soft_wrap=True)
 
 @data.command('import')
 def import_data(source:str=typer.Argument(help='a file, or hf:<dataset>'), name:str=typer.Option(help='of the new catalogue, a folder in data/built'),
     format:str=typer.Option('', help='shopsim, webshop, shoppingbench or amazebay; empty = found out'),
-    attributes:str=typer.Option('', help='WebShop only: its file of attributes'), broken:int=typer.Option(0, help='how many broken records may be dropped')):
+    attributes:str=typer.Option('', help='WebShop only: its file of attributes'), broken:int=typer.Option(0, help='how many broken records may be dropped'),
+    replace:bool=typer.Option(False, '--replace', help='replace a catalogue of this name')):
     "Import a published catalogue and index it."
     from tqdm import tqdm
     from shopping_grpo.datacard import write_card, write_sums
     from shopping_grpo.importers import import_catalog
     from shopping_grpo.search import build_index
+    if not re.fullmatch(r'\w[\w.-]*', name): raise core.DataError(f"{name!r} cannot name a catalogue; use letters, digits, '.', '_' and '-'")
     where = core.folder('data')/'built'/name
+    if (where/'catalog').exists() and not replace: raise core.DataError(f"there is a catalogue {name} already; choose another name, or give --replace")
+    core.hold(where)
+    if (where/'tasks').exists(): shutil.rmtree(where/'tasks') # they belong to the catalogue that goes
     catalog = import_catalog(source, where/'catalog', format or None, attributes or None, broken, progress=lambda products: tqdm(products, desc='import', unit=' products', mininterval=1))
     build_index(where/'index', catalog, progress=lambda parts, n: tqdm(parts, desc='index', total=n, mininterval=1))
     write_card(where, catalog); write_sums(where)
-    console.print(f'{catalog}, indexed', soft_wrap=True)
+    counts = catalog.meta['origin']['counts']
+    console.print(f"{catalog}, indexed; read {counts['read']}, kept {counts['kept']}" + ''.join(f'; {n} × {why}' for kind in ('dropped', 'mended') for why, n in counts.get(kind, {}).items()), markup=False, soft_wrap=True)
 
 @app.command()
 def reproduce():
@@ -112,14 +120,19 @@ def play(env:str=typer.Option('shopsim', help='an environment'), size:str=typer.
     from shopping_grpo.env import load_env
     from shopping_grpo.play import play as play_episode
     from shopping_grpo.task import load_tasks
+    if split not in ('train', 'val'): raise core.DataError(f"split {split!r} cannot be played; choose train or val")
+    shop = load_env(env, size=size)
     tasks = load_tasks(core.folder('data')/'built'/size/'tasks'/f'{env}-{split}.jsonl')
-    play_episode(load_env(env, size=size), tasks[number % len(tasks)])
+    play_episode(shop, tasks[number % len(tasks)])
 
 @app.command()
 def compare(runs:list[str]=typer.Argument(help='two or more evaluation runs: names in runs/eval, or folders; the first is the base')):
     "Compare runs on their common tasks: interval, exact p, wins and losses, and the word better, worse or tied."
     from shopping_grpo.eval import compare_table
     from shopping_grpo.store import Run
+    known = sorted(p.parent.name for p in (core.folder('runs')/'eval').glob('*/manifest.json'))
+    if bad := [r for r in runs if not Path(r).is_dir() and r not in known]: raise core.DataError(f"there is no run {bad[0]}; in runs/eval there are: {', '.join(known) or 'none, run stage 55 first'}")
+    if len(runs) < 2: raise core.DataError('give two runs or more to compare')
     found = {r: Run.load(r if Path(r).is_dir() else core.folder('runs')/'eval'/r) for r in runs}
     console.print(compare_table({r: x.frame() for r, x in found.items()}, {r: x.counts()['planned'] for r, x in found.items()}), markup=False, soft_wrap=True)
 

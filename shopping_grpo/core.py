@@ -4,11 +4,13 @@
 
 # %% auto #0
 __all__ = ['ShopError', 'DataError', 'ToolError', 'PolicyError', 'EnvError', 'ScoreError', 'StoreError', 'canonical_json',
-           'digest', 'file_digest', 'Draws', 'root', 'settings', 'folder', 'atomic_write', 'atomic_folder', 'money']
+           'digest', 'file_digest', 'Draws', 'root', 'settings', 'folder', 'atomic_write', 'atomic_folder', 'hold',
+           'pool', 'money']
 
 # %% ../nbs/00_core.ipynb #fb064f25
 "Hashes, seed streams, settings, safe writes and the error types of the project."
-import configparser, contextlib, hashlib, importlib.util, json, os, shutil, tempfile
+import configparser, contextlib, fcntl, hashlib, importlib.util, json, multiprocessing, os, shutil, tempfile, threading, time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 import numpy as np
@@ -95,7 +97,8 @@ def settings(
 ):
     "One run default; raises `DataError` when it is neither in `settings.ini` nor given as `default`."
     ini = configparser.ConfigParser(interpolation=None)
-    ini.read(root()/'settings.ini', encoding='utf-8')
+    try: ini.read(root()/'settings.ini', encoding='utf-8')
+    except configparser.Error as e: raise DataError(f"settings.ini cannot be read: {' '.join(str(e).split())}; mend it, or restore the file from the repository") from None
     value = ini.get(section, key, fallback=None)
     if value is None:
         if default is None: raise DataError(f"settings.ini has no [{section}] {key}; add it, or restore the file from the repository")
@@ -138,6 +141,30 @@ def atomic_folder(path): # yields a temporary folder that becomes `path` when th
     except BaseException:
         shutil.rmtree(tmp, ignore_errors=True)
         raise
+
+# %% ../nbs/00_core.ipynb #f8270360
+_held = {} # folder -> open lock file of this process
+
+def hold(path):
+    "Take a folder for this process until it ends; raises `DataError` when another process has it."
+    path = Path(path).resolve()
+    if path in _held: return
+    try: path.mkdir(parents=True, exist_ok=True); f = open(path/'.lock', 'w')
+    except OSError as e: raise DataError(f"{path.name} cannot be used as a folder: {e.strerror}; choose another") from None
+    try: fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError: f.close(); raise DataError(f"another process is building {path.name}; wait until it has ended") from None
+    _held[path] = f
+    for draft in path.glob('.*.????????'): shutil.rmtree(draft, ignore_errors=True) # of `atomic_folder`
+
+def _leave_with(parent:int): # runs in a worker
+    def watch():
+        while os.getppid() == parent: time.sleep(0.5)
+        os._exit(1)
+    threading.Thread(target=watch, daemon=True).start()
+
+def pool(workers:int|None=None) -> ProcessPoolExecutor: # None = one a core
+    "Worker processes that end with this one."
+    return ProcessPoolExecutor(workers, multiprocessing.get_context('spawn'), _leave_with, (os.getpid(),))
 
 # %% ../nbs/00_core.ipynb #ab077d31
 def money(

@@ -56,7 +56,8 @@ def check_sums(folder) -> int: # files checked
     "Compare a folder with its checksums; raises `DataError` that names the first file that differs."
     path = Path(folder)/'checksums.json'
     if not path.exists(): raise DataError(f"{folder} has no checksums.json; run `shopping-grpo data build`")
-    want, have = json.loads(path.read_text()), _sums(folder)
+    try: want, have = json.loads(path.read_text()), _sums(folder)
+    except ValueError: raise DataError(f"{path} is damaged; delete it and run `shopping-grpo data build`") from None
     for name in sorted(want.keys() | have.keys()):
         if want.get(name) != have.get(name):
             what = 'is missing' if name not in have else 'is not in checksums.json' if name not in want else 'has changed'

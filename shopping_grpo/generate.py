@@ -8,13 +8,12 @@ __all__ = ['FAMILY', 'SIZES', 'SERVICES', 'BLOCK', 'SELLERS', 'PART', 'VERSION',
 
 # %% ../nbs/01b_generate.ipynb #66a70c34
 "Generate a catalogue of any size from one seed."
-import functools, hashlib, itertools, multiprocessing, os, shutil
-from concurrent.futures import ProcessPoolExecutor
+import functools, itertools, os, shutil
 from dataclasses import dataclass
 from pathlib import Path
 import numpy as np, pyarrow as pa
 from .catalog import ROWS, SCHEMA, Catalog, CatalogWriter, Words, batch_digest
-from .core import DataError, Draws, atomic_write, digest, settings
+from .core import DataError, Draws, atomic_write, digest, pool
 from .grammar import DECORATIONS, LANGS, load_grammar
 
 # %% ../nbs/01b_generate.ipynb #61148dff
@@ -160,11 +159,11 @@ def make_variants(v:Vocabulary, f:Family, d:Draws, n:int) -> dict: # flat arrays
 _TITLE = dict(zh=('{brand}{series}{leaf} {vals} {feats} {model}', '{hype} {brand} {vals}{feats}{leaf} {model}', '【{hype}】{brand} {model} {series}{leaf} {vals}',
         '{leaf} {vals} {feats} {brand}{model}', '{both} {vals} {leaf} {feats} {model}'),
     en=('{brand} {series} {leaf}, {vals}, {feats} {model}', '{hype}! {brand} {vals} {leaf} {feats} {model}', '{brand} {model} {series} {leaf} {vals}',
-        '{leaf} - {vals} - {feats} - {brand} {model}', '{both} {vals} {leaf} with {feats} {model}'))
-_ABOUT = dict(zh=('{brand}{leaf}，{text}。{hype}，实拍图片，因显示器不同略有色差。', '本店{leaf}{text}。下单前请核对规格，{hype}。', '这款{leaf}来自{brand}，{text}，送礼自用皆可。'),
-    en=('{leaf} by {brand}. {text}. {hype}; colours may differ slightly on your screen.', 'Our {leaf}: {text}. Please check the options before you order. {hype}.', 'A {leaf} from {brand}. {text}. Good as a gift or for yourself.'))
-_REVIEW = dict(zh=((5, '很满意，{x}正是想要的'), (4, '{x}不错，物流快'), (3, '一般般，和描述差不多'), (2, '包装有点简陋'), (5, '回购了，推荐')),
-    en=((5, 'Very happy, {x} just as I wanted'), (4, 'Good {x}, fast delivery'), (3, 'Fine, as described'), (2, 'The packaging could be better'), (5, 'Bought it again, recommended')))
+        '{leaf} - {vals} - {feats} - {brand} {model}', '{both} {vals} {leaf} | {feats} {model}'))
+_ABOUT = dict(zh=('{brand}{leaf}，{text}。{hype}，实拍图片，因显示器不同略有色差。', '本店{leaf}：{text}。下单前请核对规格，{hype}。', '品牌：{brand}。品类：{leaf}。{text}。如有疑问请联系客服。', '{text}。{brand}{leaf}，{hype}。'),
+    en=('{brand} {leaf}. {text}. {hype}; colours may differ slightly on your screen.', 'Product: {leaf}. {text}. Please check the options before you order. {hype}.', 'Brand: {brand}. Kind: {leaf}. {text}. Questions? Ask our staff.', '{text}. {brand} {leaf}, {hype}.'))
+_REVIEW = dict(zh=((5, '很满意，{x}正是想要的'), (5, '回购了，推荐'), (5, '{f}是真的，没有夸大'), (4, '{x}不错，物流快'), (4, '性价比可以，{f}这点加分'), (5, '家里人都说好'), (3, '一般般，和描述差不多'), (4, '做工不错，颜色和图片一致'), (3, '能用，就是发货慢了点'), (2, '包装有点简陋'), (1, '收到有瑕疵，已退货')),
+    en=((5, 'Very happy, just what I wanted'), (5, 'Bought it again, recommended'), (5, 'The claim "{f}" is true'), (4, 'Good value, fast delivery'), (4, 'Well made, "{f}" was what decided me'), (5, 'The whole family likes it'), (3, 'Fine, as described'), (4, 'Looks like the pictures'), (3, 'Does the job, but shipping was slow'), (2, 'The packaging could be better'), (1, 'Arrived with a fault, sent it back')))
 
 def _codes_of_model(names, v, f, d, n): # model codes: letters of the brand and a number; a quarter of the listings has none
     number, tail, keep = d.ints(9000, FAMILY) + 1000, d.ints(8, FAMILY), d.uniform(FAMILY) < 0.75
@@ -172,7 +171,7 @@ def _codes_of_model(names, v, f, d, n): # model codes: letters of the brand and 
     return [f"{names[b].replace(' ', '')[:2].upper()}-{x}{tails[t]}" if k else '' for b, x, t, k in zip(f.brand[:n].tolist(), number.tolist(), tail.tolist(), keep.tolist())]
 
 # %% ../nbs/01b_generate.ipynb #482d90e4
-def write_texts(v:Vocabulary, f:Family, d:Draws, n:int, shown:np.ndarray) -> dict: # columns of n texts
+def write_texts(v:Vocabulary, f:Family, d:Draws, n:int, shown:np.ndarray, reviews) -> dict: # columns of n texts
     "Titles, bullets, descriptions and reviews of the first `n` members."
     leaf, g = v.leaves[f.leaf], f.lang
     dom, side = v.domains[leaf.domain], LANGS.index(g)
@@ -182,7 +181,7 @@ def write_texts(v:Vocabulary, f:Family, d:Draws, n:int, shown:np.ndarray) -> dic
     order = d.perm(len(said))[:4].tolist()  # the attributes a title of this family tends to tell
     style, much, syn = d.ints(len(_TITLE[g]), FAMILY).tolist(), (2 + d.ints(3, FAMILY)).tolist(), (d.uniform(FAMILY, len(said) + 2) * 1.4).tolist()
     kind, pick = d.ints(len(_ABOUT[g]), FAMILY).tolist(), d.ints(len(dom.hype[g]), FAMILY).tolist()
-    stars = (d.uniform(FAMILY, 3) * (len(_REVIEW[g]) + 3)).astype(int).tolist()
+    stars = (d.uniform(FAMILY, 3) * d.uniform(FAMILY, 3) * (len(_REVIEW[g]) + 4)).astype(int).tolist() # good ones stand first
     model = _codes_of_model([b[1] for b in dom.brands], v, f, d, n)
     series = [dom.series[(b * 3 + f.number) % len(dom.series)][side] for b in f.brand[:n].tolist()]
     feature_words, masks, hidden, values = leaf.features[g], f.features[:n].tolist(), (~shown).tolist(), f.values[:n][:, said].tolist()
@@ -195,12 +194,13 @@ def write_texts(v:Vocabulary, f:Family, d:Draws, n:int, shown:np.ndarray) -> dic
         hype = dom.hype[g][pick[i]]
         title = title_form[style[i]].format(brand=brand[side], both=f'{brand[0]}/{brand[1]}' if g == 'zh' else brand[1], series=series[i], leaf=name, hype=hype, model=model[i],
             vals=' '.join([say(j) for j in order[:much[i]]]), feats=gap.join(feats[:2]))
-        out['title'].append(title.rstrip(' -,'))
+        out['title'].append(' '.join(title.replace(' ,', ',').split()).rstrip(' -,'))
         facts = [f'{keys[j]}{sep}{say(j)}' for j, h in enumerate(hidden[i]) if h]
         out['bullets'].append('\n'.join(facts + feats))
-        text = f"{'，' if g == 'zh' else ', '}".join([f'{keys[j]}{gap}{say(j)}' for j in order[:2]] + feats)
+        text = f"{'，' if g == 'zh' else ', '}".join([f'{keys[j]}{sep}{say(j)}' for j in order[:2]] + feats)
         out['description'].append(about_form[kind[i]].format(brand=brand[side], leaf=name, text=text, hype=hype))
-        out['reviews'].append('\n'.join([f'{_REVIEW[g][k][0]}\t' + _REVIEW[g][k][1].format(x=name) for k in stars[i] if k < len(_REVIEW[g])]))
+        shown_reviews = [k for k in dict.fromkeys(stars[i]) if k < len(_REVIEW[g])][:reviews[i]]
+        out['reviews'].append('\n'.join([f'{_REVIEW[g][k][0]}\t' + _REVIEW[g][k][1].format(x=name, f=feats[0] if feats else name) for k in shown_reviews]))
     return out
 
 # %% ../nbs/01b_generate.ipynb #a5b5f4ad
@@ -240,10 +240,10 @@ def family_columns(v:Vocabulary, seed:int, number:int, n:int, langs) -> dict: # 
     services[:, 4] = own
     reviews = (d.uniform(FAMILY) * d.uniform(FAMILY) * d.uniform(FAMILY) * 5000).astype(int)[:n]
     const = lambda x: np.full(n, x)
-    return dict(id=_ids(seed, number, n), **write_texts(v, f, Draws(seed, 'text', number), n, shown),
+    return dict(id=_ids(seed, number, n), **write_texts(v, f, Draws(seed, 'text', number), n, shown, reviews.tolist()),
         lang=const(v.lang[g]), category=const(v.category[which][g]), brand=v.brands[v.leaves[which].domain][g][f.brand[:n]], shop=shop, group=const(number),
-        price=np.minimum.reduceat(var['price'], first), stock=np.add.reduceat(var['stock'], first), n_reviews=reviews, sold=reviews * 3 + d.ints(40, FAMILY)[:n],
-        rating=np.where(reviews > 0, 500 - (d.uniform(FAMILY) * d.uniform(FAMILY) * 200).astype(int)[:n], 0),
+        price=np.minimum.reduceat(var['price'], first), stock=np.add.reduceat(var['stock'], first), n_reviews=reviews, sold=(reviews * (1 + 9 * d.uniform(FAMILY)[:n] * d.uniform(FAMILY)[:n])).astype(int) + d.ints(40, FAMILY)[:n],
+        rating=np.where(reviews > 0, 500 - (d.uniform(FAMILY) * d.uniform(FAMILY) * 200).astype(int)[:n] // np.where(reviews < 5, 50, 1) * np.where(reviews < 5, 50, 1), 0),
         **{k: (x, const(said)) for k, x in facts.items()},
         features=(np.broadcast_to(v.features[which][g], f.features[:n].shape)[f.features[:n]], f.features[:n].sum(1)),
         services=(np.broadcast_to(v.services[g], services.shape)[services], services.sum(1)),
@@ -299,19 +299,25 @@ def generate(
     "Generate a catalogue, or find that it is already there; raises `DataError` on an unknown size or language."
     if size not in SIZES: raise DataError(f"catalogue size {size!r} is unknown; choose one of {', '.join(SIZES)}")
     if bad := [g for g in languages if g not in LANGS]: raise DataError(f"language {bad[0]!r} is unknown; choose from {', '.join(LANGS)}")
+    if not languages or len(set(languages)) < len(languages): raise DataError(f"languages must be different ones of {', '.join(LANGS)}")
+    if workers is not None and workers < 1: raise DataError(f"workers must be 1 or more, not {workers}")
     s, path = SIZES[size], Path(path)
     origin = dict(generator='shopping_grpo.generate', size=size, seed=seed, languages=list(languages), families=s.families, members=s.members, grammar=grammar_digest())
-    if (path/'catalog.json').exists() and (have := Catalog(path)).meta['origin'] == origin: return have, False
+    if (have := _whole(path)) and have.meta['origin'] == origin: return have, False
     parts, count = path.parent/f'.parts-{digest(origin)}', -(-s.families // PART)
     parts.mkdir(parents=True, exist_ok=True)
     job = functools.partial(_make_part, str(parts), seed, s.families, s.members, tuple(languages))
     workers = min(workers or os.cpu_count(), count)
     with CatalogWriter(path, origin, words=_vocabulary(s.families).words) as w:
-        with ProcessPoolExecutor(workers, multiprocessing.get_context('spawn')) if workers > 1 else _Here() as pool:
-            for part, digests in enumerate(progress(pool.map(job, range(count)), count)):
+        with pool(workers) if workers > 1 else _Here() as makers:
+            for part, digests in enumerate(progress(makers.map(job, range(count)), count)):
                 for b, d in zip(_batches(parts/f'{part:05d}.arrow'), digests): w.add_batch(b, d)
     shutil.rmtree(parts)
     return Catalog(path), True
+
+def _whole(path): # the catalogue there; None when there is none, or a damaged one, which is made anew
+    try: return Catalog(path)
+    except DataError: return None
 
 class _Here: # the same as a pool, in this process
     map = staticmethod(map)

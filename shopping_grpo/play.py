@@ -29,7 +29,8 @@ def parse_line(
 
 def show_grade(console:Console, task:Task, reward):
     "How an episode was graded, and what would have been right."
-    t = Table(title=f'{reward.kind}: {reward.value:+.2f}', box=None, title_justify='left')
+    console.print(f'{reward.kind}: {reward.value:+.2f}' if reward.valid else f'{reward.kind}: no grade', style='bold')
+    t = Table(box=None, show_header=False)
     for v in reward.gates + reward.parts: t.add_row('[green]✓[/]' if v.ok else '[red]✗[/]', escape(v.name))
     console.print(t)
     console.print(f"right would have been any of {len(task.goal.accepted)} variants, for example {', '.join(task.goal.accepted[:3])}")

@@ -9,15 +9,13 @@ __all__ = ['ANALYZER', 'CAP', 'SORTS', 'WEIGHTS', 'STEP', 'KEPT', 'tokens', 'Hit
 # %% ../nbs/02_search.ipynb #0130c008
 "Search engines over a catalogue: the protocol, text analysis and the default engine on tantivy."
 import itertools, json, re, shutil, unicodedata
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple, Protocol
 import numpy as np, Stemmer, tantivy
 from .catalog import Catalog, Product
-from .core import DataError, Draws, canonical_json, digest
+from .core import DataError, Draws, canonical_json, digest, pool
 
 # %% ../nbs/02_search.ipynb #e7f12e45
 ANALYZER = 1 # raise it when tokens change: an index of another version refuses to open
@@ -131,12 +129,13 @@ class Tantivy:
         self.path, self.catalog = Path(path), catalog
         hint = "run `shopping-grpo data build` for this catalogue to make it anew"
         if not (self.path/'engine.json').exists(): raise DataError(f"no search index at {path}; {hint}")
-        meta = json.loads((self.path/'engine.json').read_text())
+        try: meta = json.loads((self.path/'engine.json').read_text())
+        except ValueError: meta = {}
+        if not {'catalog', 'version'} <= meta.keys(): raise DataError(f"search index {path}: engine.json is damaged; {hint}")
         if meta['catalog'] != catalog.digest: raise DataError(f"search index {path} belongs to catalogue {meta['catalog'][:12]}, not to {catalog.digest[:12]}; {hint}")
         if meta['version'] != index_version(): raise DataError(f"search index {path} was made by another version of the analyzer; {hint}")
-        self._index = tantivy.Index.open(str(self.path))
-        self._index.config_reader('manual')
-        self._index.reload()
+        try: self._index = tantivy.Index.open(str(self.path)); self._index.config_reader('manual'); self._index.reload()
+        except ValueError as e: raise DataError(f"search index {path} is damaged ({str(e)[:80]}); {hint}") from None
         self._searcher, self._schema = self._index.searcher(), self._index.schema
         if not (n := self._searcher.num_docs) or n != len(catalog): raise DataError(f"search index {path} holds {n} documents, the catalogue {len(catalog)} products; {hint}")
 
@@ -163,6 +162,7 @@ class Tantivy:
         sort:str='relevance',   # one of `SORTS`
     ) -> Results:
         "The best matches; raises `DataError` on an unknown sort."
+        if k < 1: raise DataError(f"k must be 1 or more, not {k}")
         if sort not in SORTS: raise DataError(f"sort {sort!r} is unknown; choose one of {', '.join(SORTS)}")
         words = list(dict.fromkeys(tokens(query)))[:64]
         if not words: return cut([], k, page)
@@ -207,6 +207,7 @@ def build_index(
 ) -> Tantivy:
     "Index a catalogue for `Tantivy`, or go on with a build that was killed; raises `DataError` when the self-check fails."
     path, n = Path(path), len(catalog)
+    if path.exists() and any(path.iterdir()) and not (path/'engine.json').exists(): raise DataError(f"{path} holds other files than a search index and would be replaced; choose another folder")
     draft = path.parent/f'.{path.name}-{digest([catalog.digest, index_version()])}'
     draft.mkdir(parents=True, exist_ok=True)
     index = tantivy.Index(_schema(), path=str(draft)) # opens what is there
@@ -226,10 +227,10 @@ def build_index(
 
 def _in_order(catalog, parts, workers): # documents of every part, tokenised ahead by a pool, but not further than memory allows
     if workers == 1 or len(parts) < 4: yield from (_docs(catalog, p) for p in parts); return
-    with ProcessPoolExecutor(workers, get_context('spawn')) as pool:
+    with pool(workers) as makers:
         ahead, todo = [], iter(parts)
         for part in itertools.chain(todo, [None] * 8):
-            if part is not None: ahead.append(pool.submit(_docs, catalog, part))
+            if part is not None: ahead.append(makers.submit(_docs, catalog, part))
             if len(ahead) >= 8 or part is None:
                 if not ahead: return
                 yield ahead.pop(0).result()

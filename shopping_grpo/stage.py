@@ -51,7 +51,8 @@ def parse_parameters(
 def stage_settings(notebook) -> dict: # parameter -> value
     "The defaults that `settings.ini` gives to a stage; raises `DataError` on a key that the stage does not have."
     ini = configparser.ConfigParser(interpolation=None)
-    ini.read(root()/'settings.ini', encoding='utf-8')
+    try: ini.read(root()/'settings.ini', encoding='utf-8')
+    except configparser.Error as e: raise DataError(f"settings.ini cannot be read: {' '.join(str(e).split())}") from None
     section = Path(notebook).stem[3:]
     try: return parse_parameters(notebook, [f'{k}={v}' for k, v in ini[section].items()] if section in ini else [])
     except DataError as e: raise DataError(f'settings.ini, [{section}]: {e}') from None
@@ -60,7 +61,7 @@ def stage_settings(notebook) -> dict: # parameter -> value
 def run_stage(
     stage:str,
     parameters:dict|None=None,
-    name:str='',      # of the run folder; '' = the parameter `name`, else the values given, else 'default'
+    name:str='',      # of the run folder; '' = the parameter `name`, else the parameters given, else 'default'
     quiet:bool=False, # no output of the cells on the terminal
 ) -> Path: # the executed notebook
     "Run a stage notebook; raises `ShopError` with the error of the cell that failed."
@@ -69,9 +70,9 @@ def run_stage(
     nb, parameters = find_stage(stage), parameters or {}
     unknown = [k for k in parameters if k not in defaults(nb)]
     if unknown: raise DataError(f"{nb.stem} has no parameter {unknown[0]!r}; it has {', '.join(defaults(nb))}")
-    label = name or parameters.get('name') or '-'.join(str(v) for v in parameters.values() if v != '') or 'default'
+    label = name or parameters.get('name') or ','.join(f'{k}={v}' for k, v in parameters.items()) or 'default'
     parameters = stage_settings(nb) | parameters
-    where = folder('runs')/nb.stem[3:]/re.sub(r'[^\w.,+-]+', '_', label)[:80]
+    where = folder('runs')/nb.stem[3:]/(re.sub(r'[^\w.,=+-]+', '_', label)[:80].strip('.') or 'default')
     where.mkdir(parents=True, exist_ok=True)
     draft = where/'failed.ipynb'
     os.environ['SHOPPING_GRPO_ROOT'] = str(root())
