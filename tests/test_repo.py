@@ -87,6 +87,22 @@ def test_a_parameter_arrives_in_the_run(own_root):
     assert said.count('already there, nothing to do') == 3 and out.name == 'notebook.ipynb'
 
 
+def test_a_parameter_arrives_in_every_stage(own_root):
+    "N-3: one value that is not the default for each stage, read back from what the stage wrote."
+    run_stage('05', {'tasks': 12}, quiet=True)
+    assert json.loads((own_root/'data'/'built'/'tiny'/'tasks'/'shopsim.json').read_text())['n'] == 12
+    run_stage('15', {'n': 11, 'name': 'eleven'}, quiet=True)
+    assert json.loads((own_root/'runs'/'audit_envs'/'eleven'/'manifest.json').read_text())['config']['n'] == 11
+    run_stage('55', {'n': 5, 'policies': 'oracle,rule,buy-first,do-nothing', 'name': 'five'}, quiet=True)
+    manifests = {p.parent.name: json.loads(p.read_text()) for p in (own_root/'runs'/'eval').glob('*/manifest.json')}
+    assert set(manifests) == {'five-oracle', 'five-rule', 'five-buy-first', 'five-do-nothing'}
+    assert all(m['config']['n'] == 5 and m['counts']['planned'] == 5 and m['status'] == 'done' for m in manifests.values())
+    run_stage('65', {'runs': 'five-*', 'title': 'A title of its own', 'figures': False}, quiet=True)
+    assert 'A title of its own' in (own_root/'reports'/'index.html').read_text(encoding='utf-8')
+    run_stage('95', {'runs': 'five-*', 'publish': True}, quiet=True)
+    assert {r['n'] for r in json.loads((own_root/'reports'/'published.json').read_text())['rows']} == {5}
+
+
 def test_a_failed_stage_is_one_line_and_no_result(own_root):
     from shopping_grpo.core import ShopError
     with pytest.raises(ShopError, match=r"^stage 05_build_data failed in cell \d+: DataError: size 'huge' is unknown; choose one of [^\n]*$"): run_stage('05', {'size': 'huge'}, 'bad', quiet=True)
