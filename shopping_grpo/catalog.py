@@ -9,7 +9,7 @@ __all__ = ['FORMAT', 'SCHEMA', 'SLOTS', 'ROWS', 'KEEP', 'Variant', 'Option', 'Pr
 # %% ../nbs/01_catalog.ipynb #6edd20cb
 "Products as memory-mapped columns: `Product`, `Variant`, `Option`, `Catalog` and the writer."
 import hashlib, itertools, json, mmap, zlib
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 import numpy as np, pyarrow as pa
@@ -314,21 +314,25 @@ class Catalog:
         "The product in a row."
         if not 0 <= row < len(self): raise IndexError(f"row {row} of {len(self)}")
         (s, i), w, m, big, raw, at = self._place(row), self._word, self._32, self._64, self._bytes, SLOTS
+        look = w.__getitem__
         def text(name):
             k = at[name]; o, d = (s[k] >> 2) + i, s[k + 1]
             return str(raw[d + m[o]:d + m[o + 1]], 'utf8')
         def number(name): return m[(s[at[name] + 1] >> 2) + i]
         def entries(name, view=m, shift=2):
-            k = at[name]; o, d = (s[k] >> 2) + i, s[k + 1] >> shift
-            return view[d + m[o]:d + m[o + 1]].tolist()
-        def words(name): return tuple([w[c] for c in entries(name)])
+            k = at[name]; o = (s[k] >> 2) + i
+            a, z = m[o], m[o + 1]
+            if a == z: return ()
+            d = s[k + 1] >> shift
+            return view[d + a:d + z].tolist()
+        def words(name): return tuple(map(look, entries(name)))
         id, bullets, reviews, axes, cells, offered = text('id'), text('bullets'), text('reviews'), words('axes'), words('variant_values'), words('option_axes')
         chosen = zip(*[iter(cells)] * len(axes)) if axes else itertools.repeat(())
         prices = entries('variant_prices', big, 3)
         offers = zip(offered, words('option_values'), [None if p < 0 else p for p in entries('option_prices', big, 3)], map(bool, entries('option_available', self._8, 0))) if offered else ()
         return Product(id, text('title'), w[number('lang')], self._path[number('category')], w[number('brand')], w[number('shop')], text('model'), big[(s[at['price'] + 1] >> 3) + i],
             tuple(zip(words('attribute_keys'), words('attribute_values'), map(bool, entries('attribute_shown', self._8, 0)))), words('features'), axes, tuple(map(Option._make, offers)),
-            tuple(map(Variant._make, zip([f'{id}-{j}' for j in range(len(prices))], chosen, prices, entries('variant_stocks')))), words('services'),
+            tuple(map(_variant, zip([f'{id}-{j}' for j in range(len(prices))], chosen, prices, entries('variant_stocks')))), words('services'),
             number('stock'), number('rating') / 100, number('n_reviews'), number('sold'), tuple(bullets.split('\n')) if bullets else (), text('description'),
             _reviews(reviews) if reviews else (), number('group'))
 
@@ -351,6 +355,8 @@ class Catalog:
         h.update(batch_digest(_map(self.path/'words.arrow')[1].get_batch(0)).encode())
         if h.hexdigest() != self.digest: raise DataError(f"catalogue {self.path}: content has digest {h.hexdigest()[:12]}, catalog.json says {self.digest[:12]}; build it anew")
         return self.digest
+
+_variant = partial(tuple.__new__, Variant) # as `Variant._make`, without its Python frame
 
 def _reviews(text): return tuple([(int(s), t) for s, t in (x.split('\t', 1) for x in text.split('\n'))])
 
