@@ -164,7 +164,7 @@ _EASY = 'open: requests name nearly every fact of the target and the index holds
 _CHEAP = 'open: budgets have no lower end, so that a cheap twin is within nearly all of them'
 _TEXT = 'published rule: functions are looked for in the words of the seller'
 _PARTIAL = 'pays part of a purchase whose options were left open, which is more than for an honest stop'
-KNOWN = {('shopsim', 'verified', 'buy-first-hit'): _EASY,
+KNOWN = {('shopsim', 'verified', 'buy-first-hit'): _EASY, ('shopsim', 'verified', 'buy-top-rated'): _EASY + '; it reads the first five, and equal stars go to the earlier',
     ('shopsim', 'native', 'buy-first-hit'): _EASY, ('shopsim', 'native', 'buy-top-rated'): _EASY, ('shopsim', 'native', 'buy-cheapest'): _CHEAP,
     ('shopsim', 'native', 'evidence-hider'): f'published rule: {_PARTIAL}; with an open price it is masked',
     ('shopsim', 'native', 'oracle-other'): 'published rule: a right product in other words or of another brand does not match',
