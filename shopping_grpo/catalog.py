@@ -13,7 +13,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 import numpy as np, pyarrow as pa
-from .core import DataError, atomic_folder, atomic_write, file_digest, money
+from .core import DataError, atomic_folder, atomic_write, money
 
 # %% ../nbs/01_catalog.ipynb #09902a7f
 class Variant(NamedTuple):
