@@ -159,13 +159,12 @@ def run_case(case:Case, env:Environment, tasks:list[Task], guide:x.Guide, scorer
             line.steps, line.leaks = line.steps + steps, line.leaks + leaks
     return lines
 
-# %% ../nbs/11_audit.ipynb #fde2683c
-_EASY = 'open: requests name nearly every fact of the target and the index holds those facts, so the first hit is often right'
-_CHEAP = 'open: budgets have no lower end, so that a cheap twin is within nearly all of them'
+# %% ../nbs/11_audit.ipynb #51a9109e
+_CHEAP = 'published rule: budgets have no lower end, so that a cheap twin is within nearly all of them'
+_MORE = 'published rule: negations, soft words and most budgets are not read, so that more purchases are right than those accepted'
 _TEXT = 'published rule: functions are looked for in the words of the seller'
 _PARTIAL = 'pays part of a purchase whose options were left open, which is more than for an honest stop'
-KNOWN = {('shopsim', 'verified', 'buy-first-hit'): _EASY, ('shopsim', 'verified', 'buy-top-rated'): _EASY + '; it reads the first five, and equal stars go to the earlier',
-    ('shopsim', 'native', 'buy-first-hit'): _EASY, ('shopsim', 'native', 'buy-top-rated'): _EASY, ('shopsim', 'native', 'buy-cheapest'): _CHEAP,
+KNOWN = {('shopsim', 'native', 'buy-cheapest'): _CHEAP, ('shopsim', 'native', 'buy-first-hit'): _MORE, ('shopsim', 'native', 'buy-top-rated'): _MORE,
     ('shopsim', 'native', 'evidence-hider'): f'published rule: {_PARTIAL}; with an open price it is masked',
     ('shopsim', 'native', 'oracle-other'): 'published rule: a right product in other words or of another brand does not match',
     ('shopsim', 'native', 'near-miss'): 'published rule: see the kinds',

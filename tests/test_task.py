@@ -2,14 +2,16 @@
 import json, os, subprocess, sys
 from dataclasses import replace
 import pytest
-from shopping_grpo import phrase
+from shopping_grpo import phrase, request
 from shopping_grpo.catalog import Variant
 from shopping_grpo.core import DataError, Draws
 from shopping_grpo.envs.shopsim import ShopSim
 from shopping_grpo.grammar import load_grammar
 from shopping_grpo.phrase import bounds, check_request, mentions, paraphrase, read_bounds, say_budget, words
 from shopping_grpo.policy import Abstain, BuyFirst, DoNothing, Oracle
-from shopping_grpo.request import SCENARIOS, Requests, Shelf, draw_budget
+from shopping_grpo.probes import Shelves, chance, lookalikes
+from shopping_grpo.purchase import unpaid
+from shopping_grpo.request import BLIND, SCENARIOS, Requests, Shelf, draw_budget
 from shopping_grpo.rollout import rollout
 from shopping_grpo.task import (SPLITS, Constraint, accepted, check_sheet, check_splits, grams, load_tasks, make_sheet, near_duplicates, open_tasks, refuse_final, satisfied, save_tasks, sheet_path,
     write_sheet)
@@ -35,7 +37,23 @@ def test_every_task_is_solvable_and_not_for_free(tiny, tiny_engine, tiny_tasks):
     for pick in (lambda g: g.target_variant, lambda g: g.accepted[0], lambda g: g.accepted[-1]):
         assert all(rollout(Oracle(tiny, pick), env, t)['success'] for t in some)
     for policy in (DoNothing(), Abstain()): assert not any(rollout(policy, env, t)['success'] for t in some)
-    assert sum(rollout(BuyFirst(), env, t)['success'] for t in some) < 0.25 * len(some)
+    assert sum(rollout(BuyFirst(), env, t)['success'] for t in some) < 0.1 * len(some)
+
+
+def test_what_is_not_published_and_why(tiny, tiny_tasks):
+    "Each task pays its own target in full under both grades; no blind buyer gets far, by a count that knows nothing of the generator's masks; all draws are accounted for."
+    shelves = Shelves(tiny)
+    for t in [t for part in tiny_tasks.values() for t in part]:
+        assert not unpaid(t, tiny[t.goal.target]) and chance(lookalikes(shelves, t), set(t.goal.accepted)) <= BLIND + 1e-12
+    made = Requests(tiny, seed=7)
+    assert len({t.key for t in (made.task('train', i) for i in range(40))}) == made.drawn['published'] == 40
+    assert sum(made.losses().values()) == pytest.approx(1) and any(why.startswith('published rule: ') for why in made.drawn) and 'a blind purchase is right too often' in made.drawn
+
+
+def test_a_task_that_the_published_rule_refuses_is_not_published(tiny, monkeypatch):
+    monkeypatch.setattr(request, 'unpaid', lambda task, target: 'wrong_purchase: budget' if target.lang == 'en' else '')
+    made = Requests(tiny, seed=7)
+    assert {t.lang for t in made.tasks('train', 20)} == {'zh'} and made.drawn['published rule: wrong_purchase: budget'] > 5
 
 
 def test_accepted_sets_are_exactly_what_a_scan_finds(small, tasks):
