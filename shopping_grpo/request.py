@@ -24,7 +24,7 @@ def facts(p:Product) -> list[tuple[str, str, str]]: # (kind, field, canonical va
     own = [('category', '', p.category[-1]), ('brand', '', p.brand)] + [('feature', '', x) for x in p.features] + [('service', '', x) for x in p.services]
     return own + [('attribute', k, meaning(p, k, x)) for k, x, _ in p.attributes]
 
-WORDY = ('category', 'brand', 'attribute', 'feature') # kinds of wishes whose words a search can find
+WORDY = ('category', 'brand', 'attribute', 'feature', 'option') # kinds of wishes whose words a search can find, soft ones too
 
 def choices(p:Product, v:Variant) -> list[tuple[str, str, str]]: # (kind, axis, canonical value)
     "What a variant chooses."
@@ -80,10 +80,10 @@ class Shelf:
 
     def blind(self, constraints) -> float: # probability
         "What a buyer gets who finds every product that the words of the request fit, takes one of them and any variant of it."
-        told = [c for c in constraints if c.hard and c.op == 'eq' and c.source == 'stated' and c.kind in WORDY]
-        fit = np.logical_and.reduce([self.meets(c) for c in told])
+        told = [c for c in constraints if c.op == 'eq' and c.source == 'stated' and c.kind in WORDY]
+        fit = np.logical_and.reduce([self.per_product(self.meets(c)) for c in told])
         share = np.add.reduceat(self.right(constraints) * 1.0, self.first) / np.maximum(1, np.add.reduceat(self.stocked * 1, self.first))
-        return float(share[self.per_product(fit)].mean())
+        return float(share[fit].mean())
 
 # %% ../nbs/03b_request.ipynb #f49e36ef
 _MONEY = dict(zh=('at_most',) * 9 + ('between',) * 3 + ('at_least', 'about', 'about', 'just_over', 'a_bit_over', 'few', 'pair', 'soft_most'),
