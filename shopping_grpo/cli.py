@@ -134,7 +134,7 @@ def compare(runs:list[str]=typer.Argument(help='two or more evaluation runs: nam
     if bad := [r for r in runs if not Path(r).is_dir() and r not in known]: raise core.DataError(f"there is no run {bad[0]}; in runs/eval there are: {', '.join(known) or 'none, run stage 55 first'}")
     if len(runs) < 2: raise core.DataError('give two runs or more to compare')
     found = {r: Run.load(r if Path(r).is_dir() else core.folder('runs')/'eval'/r) for r in runs}
-    console.print(compare_table({r: x.frame() for r, x in found.items()}, {r: x.counts()['planned'] for r, x in found.items()}), markup=False, soft_wrap=True)
+    console.print(compare_table({r: x.scores() for r, x in found.items()}, {r: x.counts()['planned'] for r, x in found.items()}), markup=False, soft_wrap=True)
 
 # %% ../nbs/91_cli.ipynb #bbda8248
 def main():

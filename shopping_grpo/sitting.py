@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from .core import PolicyError
 from .endpoint import Meter, make_policy
-from .rollout import rollouts
+from .rollout import episode_seed, rollout, rollouts
 from .store import Run, is_errored
 
 # %% ../nbs/21b_sitting.ipynb #4c524e0a
@@ -25,6 +25,11 @@ class Player:
     name: str      # of the policy, in rows and tables
     config: dict   # what decides its answers; part of the identity of a run
     play: Callable # (pairs of task and attempt, seed, meter, spent, **limits) -> rows as they finish
+
+def _alone(policy, env, pairs, seed, spent, **limits): # the rows of `rollouts`, without threads
+    for task, attempt in pairs:
+        if spent(): return
+        yield rollout(policy, env, task, episode_seed(seed, task, attempt), attempt, **limits)
 
 def player(
     spec:str,      # 'rule', 'endpoint:MODEL', 'endpoint:MODEL@BASE_URL' or 'local:FOLDER'
@@ -42,7 +47,8 @@ def player(
     first = make_policy(spec, catalog, **options) # what is wrong is said now, not in each worker
     config = {k: v for k, v in asdict(first.config).items() if k not in _TRANSPORT} if kind == 'endpoint' else {}
     def play(pairs, seed, meter, spent, **limits):
-        return rollouts(lambda: make_policy(spec, catalog, meter, **options), make_env, pairs, seed, workers, spent, **limits)
+        def make(): return make_policy(spec, catalog, meter, **options)
+        return rollouts(make, make_env, pairs, seed, workers, spent, **limits) if workers > 1 else _alone(make(), make_env(), pairs, seed, spent, **limits)
     return Player(first.name, config, play)
 
 # %% ../nbs/21b_sitting.ipynb #dac37174
