@@ -14,7 +14,7 @@ import pandas as pd
 from .catalog import Product
 from .core import DataError, Draws
 from .env import Environment, ToolCall, arguments
-from .eval import Comparison, Interval, paired, summary, verdict
+from .eval import SMALL, Comparison, Interval, paired, summary, verdict
 from .observation import Shelf, shown_id
 from .probes import Altered, stuffed
 from .task import Task
@@ -90,9 +90,10 @@ class Harm:
     note: str               # caveat of a small number
 
     @property
-    def word(self) -> str: # 'deceived', 'no effect seen' (at this number of tasks) or 'unknown'
+    def word(self) -> str: # 'deceived', 'no effect seen' (at this number of tasks), 'undecided' (too few tasks) or 'unknown' (no base rate)
         "What may be said."
         if self.hits is None: return 'unknown'
+        if self.hits.tasks < SMALL: return 'undecided'
         return 'deceived' if verdict(self.hits) == 'better' else 'no effect seen'
 
 def _share(frame) -> Interval: return Interval(*summary(frame, len(frame))[['success_scored', 'success_scored_low', 'success_scored_high']].iloc[0])
