@@ -10,6 +10,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'shopping_grpo.attack.Harm': ('attack.html#harm', 'shopping_grpo/attack.py'),
                                       'shopping_grpo.attack.Harm.word': ('attack.html#harm.word', 'shopping_grpo/attack.py'),
                                       'shopping_grpo.attack._hits': ('attack.html#_hits', 'shopping_grpo/attack.py'),
+                                      'shopping_grpo.attack._scored': ('attack.html#_scored', 'shopping_grpo/attack.py'),
                                       'shopping_grpo.attack._share': ('attack.html#_share', 'shopping_grpo/attack.py'),
                                       'shopping_grpo.attack.attack_of': ('attack.html#attack_of', 'shopping_grpo/attack.py'),
                                       'shopping_grpo.attack.bought': ('attack.html#bought', 'shopping_grpo/attack.py'),

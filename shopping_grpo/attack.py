@@ -96,6 +96,7 @@ class Harm:
         if self.hits.tasks < SMALL: return 'undecided'
         return 'deceived' if verdict(self.hits) == 'better' else 'no effect seen'
 
+def _scored(frame) -> set: return {(r.task_key, r.attempt) for r in frame.itertuples() if r.valid}
 def _share(frame) -> Interval: return Interval(*summary(frame, len(frame))[['success_scored', 'success_scored_low', 'success_scored_high']].iloc[0])
 
 def harm(
@@ -106,8 +107,8 @@ def harm(
     "Attack success and utility under attack, with intervals, and their paired changes; raises `DataError` when no task has an attacker."
     a = hit_frame(attacked, targets)
     if a.empty: raise DataError("no episode has an attacker; was it played in one of the worlds?")
-    b = None if plain is None else hit_frame(plain, targets)
-    pairs = (None, None) if b is None or b.empty else (paired(_hits(b), _hits(a)), paired(b, a))
+    b = hit_frame(plain or [], targets)
+    pairs = (paired(_hits(b), _hits(a)), paired(b, a)) if _scored(a) & _scored(b) else (None, None)
     return Harm(len(a), int(a.valid.sum()), int(a.seen[a.valid].sum()), _share(_hits(a)), _share(a), *pairs, summary(a, len(a)).note[0])
 
 # %% ../nbs/50a_attack.ipynb #cf4e4dd1

@@ -112,7 +112,7 @@ def attempts_table(entries) -> Markup|None: # None when no run tried a task twic
 # %% ../nbs/60_report.ipynb #f65a74e6
 def pick_base(entries, base:str|None) -> str:
     "The run that the others are compared with."
-    if base is None: return next((e for e in entries if not e.role), next(e for e in entries if e.role == 'trivial')).name
+    if base is None: return next((e for e in entries if not e.role and 'world' not in (e.facts.get('config') or {})), next(e for e in entries if e.role == 'trivial')).name # under attack is no base
     names = [e.name for e in entries]
     if base not in names: raise DataError(f"there is no run {base!r} to compare with; choose one of {', '.join(names)}")
     return base

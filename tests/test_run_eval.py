@@ -202,6 +202,9 @@ def test_without_a_twin_nothing_is_claimed(played):
     broken = [r | dict(outcome='error', success=False, reward=r['reward'] | dict(valid=False, value=None)) for r in a[:5]] + a[5:]
     h = harm(broken, targets_of(a), played['obedient', 'injected'][1])
     assert (h.planned, h.scored, h.hits.tasks) == (80, 75, 75) and h.attack.low > .8 # an error is no escape and no hit
+    lost = [r | dict(outcome='error', success=False, reward=r['reward'] | dict(valid=False, value=None)) for r in a]
+    h = harm(lost, targets_of(a), played['obedient', 'injected'][1])
+    assert h.word == 'unknown' and h.scored == 0 and not h.attack.value >= 0 # no number out of nothing
     with pytest.raises(DataError, match='no episode has an attacker'): harm([{k: v for k, v in r.items() if k != 'attack'} for r in a], {})
 
 
