@@ -359,6 +359,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                    'shopping_grpo.env.Environment.state_hash': ('env.html#environment.state_hash', 'shopping_grpo/env.py'),
                                    'shopping_grpo.env.Environment.step': ('env.html#environment.step', 'shopping_grpo/env.py'),
                                    'shopping_grpo.env.Environment.stop': ('env.html#environment.stop', 'shopping_grpo/env.py'),
+                                   'shopping_grpo.env.Environment.toolbox': ('env.html#environment.toolbox', 'shopping_grpo/env.py'),
                                    'shopping_grpo.env.Environment.tools': ('env.html#environment.tools', 'shopping_grpo/env.py'),
                                    'shopping_grpo.env.Message': ('env.html#message', 'shopping_grpo/env.py'),
                                    'shopping_grpo.env.Observation': ('env.html#observation', 'shopping_grpo/env.py'),
