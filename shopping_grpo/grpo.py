@@ -5,15 +5,17 @@
 # %% auto #0
 __all__ = ['EPS', 'FILTERS', 'SHAPES', 'ADVANTAGES', 'ALGORITHMS', 'numbers', 'dr_grpo', 'grpo', 'batch_std', 'leave_one_out',
            'step_groups', 'gigpo', 'everything', 'varied', 'band', 'top_variance', 'outcome', 'verified',
-           'success_first', 'Algorithm', 'advantages', 'token_weights', 'log_ratio', 'clipped', 'policy_loss', 'kl_k3']
+           'success_first', 'Algorithm', 'advantages', 'token_weights', 'log_ratio', 'clipped', 'policy_loss', 'kl_k3',
+           'Recipe', 'Curriculum']
 
 # %% ../nbs/40_grpo.ipynb #a668e5a6
 "Advantages, group filters, rewards for training and policy losses as pure functions."
-import math
+import inspect, math
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 import numpy as np, torch
-from .core import ScoreError
+from .core import DataError, Draws, ScoreError
 from .reward import Masked
 
 # %% ../nbs/40_grpo.ipynb #e42a51f8
@@ -118,7 +120,7 @@ def verified(row:dict) -> float|Masked:
     return row['reward']['value'] if row['reward']['valid'] else Masked(row['reward']['kind'])
 
 def success_first(row:dict,
-    partial:float=0.1,    # for a purchase that meets all wishes but is no success; less by their share
+    share:float=0.1,      # for a purchase that meets all wishes but is no success; less by their share
     refused:float=0.01,   # off for each refused call, ten at most
     unfinished:float=0.1, # off for an end without a purchase
 ) -> float|Masked: # in [-.2, .1] for a failure and [.9, 1] for a success, by the defaults
@@ -128,7 +130,7 @@ def success_first(row:dict,
     if row['success']: return 1.0 - off
     met = [float(v or 0) for v in (row['reward']['parts'] | row['reward']['gates']).values()]
     bought = row['outcome'] == 'purchased'
-    return (partial * sum(met) / len(met) if bought and met else 0.0) - unfinished * (not bought) - off
+    return (share * sum(met) / len(met) if bought and met else 0.0) - unfinished * (not bought) - off
 
 SHAPES = dict(outcome=outcome, verified=verified, success_first=success_first)
 
@@ -210,11 +212,11 @@ def policy_loss(
 ) -> tuple[torch.Tensor, dict]: # a scalar; the clipped share of the tokens, summed: divide by `tokens`
     "The loss of a piece of an update; pieces add up."
     mask = weight > 0
+    advantage = torch.where(mask, advantage, 0) # what is masked may be NaN
     ratio = log_ratio(logp, old, mask, algorithm.ratio).exp()
     if algorithm.clip == 'weight': token = -ratio.clamp(max=1 + algorithm.high).detach() * advantage * logp
     else: token = -torch.minimum(ratio * advantage, ratio.clamp(1 - algorithm.low, 1 + algorithm.high) * advantage)
-    loss = (weight * torch.where(mask, token, 0)).sum()
-    return loss, dict(clipped=int((clipped(ratio, advantage, algorithm) & mask).sum()), tokens=int(mask.sum()))
+    return (weight * token).sum(), dict(clipped=int((clipped(ratio, advantage, algorithm) & mask).sum()), tokens=int(mask.sum()))
 
 # %% ../nbs/40_grpo.ipynb #baecceb9
 def kl_k3(
@@ -223,3 +225,88 @@ def kl_k3(
 ) -> torch.Tensor: # [B, T], >= 0
     "Per-token estimate of KL(policy || reference), http://joschu.net/blog/kl-approx.html."
     return (ref - logp).exp() - (ref - logp) - 1
+
+# %% ../nbs/40_grpo.ipynb #b5910449
+@dataclass(frozen=True)
+class Recipe:
+    "What a run of GRPO is told. `change` replaces fields of the algorithm, `shaping` parameters of the reward."
+    algorithm:str = 'dapo'
+    change:dict = field(default_factory=dict)
+    reward:str = 'success_first'
+    shaping:dict = field(default_factory=dict)
+    filter:str = 'varied'
+    steps:int = 60
+    groups:int = 16            # tasks of a step
+    n:int = 8                  # attempts at each
+    rounds:int = 1             # rollout rounds of a step, to fill it up with groups that pass the filter; a half-filled step is trained on
+    temperature:float = 1.0
+    max_new:int = 48           # tokens of a turn
+    max_length:int = 1024      # tokens of an episode
+    passes:int = 1             # over the episodes of a step
+    minibatches:int = 2        # updates of a pass
+    piece:int = 8192           # tokens that one forward may hold; no influence on the result
+    lr:float = 3e-4            # of AdamW; Muon has `muon` times that
+    muon:float = 10.0          # 0 = AdamW for everything
+    weight_decay:float = 0.0
+    warmup:int = 2             # steps
+    final:float = 0.1          # share of the rate that is left at the end
+    max_grad:float = 1.0
+    beta:float = 0.0           # weight of the KL to the policy it began from
+    bf16:bool = False
+    curriculum:str = 'none'    # or levels
+    validate:int = 10          # steps between validations
+    seed:int = 0
+
+    def __post_init__(self):
+        for name, known in (('algorithm', ALGORITHMS), ('reward', SHAPES), ('filter', FILTERS), ('curriculum', ('none', 'levels'))):
+            if (value := getattr(self, name)) not in known: raise DataError(f"recipe: {name} {value!r} is unknown; choose one of {', '.join(known)}")
+        if self.n < 2: raise DataError("recipe: n is the size of a group and must be 2 or more")
+        if low := [k for k in 'steps groups rounds passes minibatches max_new piece'.split() if getattr(self, k) < 1]: raise DataError(f"recipe: {low[0]} must be 1 or more")
+        if self.temperature <= 0: raise DataError("recipe: temperature must be above 0; at 0 all attempts are the same")
+        self.rule, self.pay # both raise on a parameter that is unknown
+
+    @property
+    def rule(self) -> Algorithm:
+        "The algorithm, with its changes."
+        if odd := self.change.keys() - vars(ALGORITHMS[self.algorithm]).keys(): raise DataError(f"recipe: an algorithm has no {sorted(odd)[0]!r}; it has {', '.join(vars(ALGORITHMS[self.algorithm]))}")
+        return replace(ALGORITHMS[self.algorithm], **self.change)
+
+    @property
+    def pay(self):
+        "The shaping function, with its parameters: row -> number or `Masked`."
+        known = list(inspect.signature(SHAPES[self.reward]).parameters)[1:]
+        if odd := self.shaping.keys() - set(known): raise DataError(f"recipe: reward {self.reward!r} has no parameter {sorted(odd)[0]!r}; it has {', '.join(known) or 'none'}")
+        return partial(SHAPES[self.reward], **self.shaping)
+
+    def rate(self, step:int) -> float: # in (0, 1]
+        "Share of the learning rate at a step: linear warm-up, then a line down to `final`."
+        rest = 1 - max(0, step - self.warmup) / max(1, self.steps - self.warmup)
+        return min(1, (step + 1) / max(1, self.warmup)) * (self.final + (1 - self.final) * rest)
+
+# %% ../nbs/40_grpo.ipynb #5b71c3f3
+class Curriculum:
+    "Draws tasks, and watches how they go."
+    def __init__(self, tasks, kind:str='none', seed:int=0,
+        promote:float=0.6, # success on the highest open level that opens the next
+        window:int=24):    # groups of that level that are looked at
+        self.tasks, self.seed, self.promote, self.window = list(tasks), seed, promote, window
+        if not self.tasks: raise DataError("there is no task to train on; build some with `shopping-grpo data build`")
+        self.levels = sorted({t.difficulty for t in self.tasks}) if kind == 'levels' else [max(t.difficulty for t in self.tasks)]
+        self.drawn, self.level, self.recent = 0, 0, []
+
+    def draw(self, n:int) -> list: # different ones, as far as there are so many
+        "The next tasks."
+        d, open_ = Draws(self.seed, 'tasks', self.drawn), [t for t in self.tasks if t.difficulty <= self.levels[self.level]]
+        self.drawn += 1
+        return [open_[i] for start in range(0, n, len(open_)) for i in d.perm(len(open_))[:n - start]]
+
+    def note(self, task, success:float|None): # of the group; None where nothing was scored
+        "Take down how a group went."
+        if success is None or task.difficulty != self.levels[self.level] or self.level == len(self.levels) - 1: return
+        self.recent = [*self.recent, success][-self.window:]
+        if len(self.recent) == self.window and sum(self.recent) / self.window >= self.promote: self.level, self.recent = self.level + 1, []
+
+    @property
+    def state(self) -> dict: return dict(drawn=self.drawn, level=self.level, recent=self.recent)
+    @state.setter
+    def state(self, s:dict): self.drawn, self.level, self.recent = s['drawn'], s['level'], list(s['recent'])
