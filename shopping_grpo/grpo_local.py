@@ -158,6 +158,7 @@ class Checkpoints:
 
     def save(self, step:int, state:dict, **parts): # `parts`: what `torch.save` takes; `state`: plain values
         "Write a checkpoint, and drop those that are too old."
+        for draft in self.path.glob('.step-*'): shutil.rmtree(draft, ignore_errors=True) # a killed save left it
         with atomic_folder(self.path/f'step-{step:06d}') as tmp:
             for name, part in parts.items(): torch.save(part, tmp/f'{name}.pt')
             files = {p.name: file_digest(p) for p in tmp.glob('*.pt')}
@@ -239,12 +240,13 @@ class Trainer:
         chosen, paid = samples(groups, r)
         done = update(self.model, self.opts, chosen, r, self.template.tokenizer.pad_token_id, self.step, self.reference) if chosen else {}
         return vitals(groups, paid) | done | dict(episodes=sum(map(len, groups)), trained=len(chosen), level=self.curriculum.level, lr=r.lr * r.rate(self.step),
-            tokens=sum(row['usage']['completion'] for g in groups for row in g), play_s=round(played - start, 3), update_s=round(time.perf_counter() - played, 3))
+            tokens=sum(len(s['tokens']['ids']) for g in groups for row in g for s in row['steps']), play_s=round(played - start, 3), update_s=round(time.perf_counter() - played, 3))
 
     def check(self) -> dict: # metrics with `val_` before their names
         "Validate, and keep the best."
         seen = validate(self.model, self.template, self.env_factory, self.validation, self.recipe)
-        if seen['success'] is not None and (self.best is None or seen['success'] > self.best['success']):
+        worth = lambda v: (v['success'], v['reward'])
+        if seen['success'] is not None and (self.best is None or worth(seen) > worth(self.best)):
             self.best = dict(step=self.step, **seen)
             LanguageModel('best', self.model, self.template.tokenizer).save(self.path/'best')
         return {f'val_{k}': v for k, v in seen.items()}
