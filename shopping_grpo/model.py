@@ -15,12 +15,16 @@ from typing import Iterable, NamedTuple
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers.utils.logging import disable_progress_bar
 from .catalog import Catalog
 from .core import DataError, atomic_folder, digest, folder
 from .dialect import write_json
 from .env import Tool
 from .observation import VIEWS, make_card, make_row, product_page, results_page
 from .search import Hit, Results
+
+# %% ../nbs/20c_model.ipynb #dc35003d
+disable_progress_bar() # of `transformers`, which draws one for each small file
 
 # %% ../nbs/20c_model.ipynb #22c2b709
 ROLES = ('system', 'user', 'tool', 'assistant')
