@@ -100,26 +100,27 @@ def set_rate(opts, share:float): # `share` of the rate that each group began wit
     "Set the learning rates."
     for group in (g for o in opts for g in o.param_groups): group['lr'] = group.setdefault('first_lr', group['lr']) * share
 
-# %% ../nbs/30_sft.ipynb #1f251cc4
+# %% ../nbs/30_sft.ipynb #7f79acb7
 def sft(
-    model, rows,       # (ids, mask)
+    model, lessons,    # one after another; each a list of rows (ids, mask)
     pad:int,           # token id
     t:Training=Training(),
     seed:int=0,        # of the order
-): # yields a dict for each step: step, epoch, loss, tokens, trained, norm
-    "Train a model in place."
-    if not rows or not all(any(m[1:]) for _, m in rows): raise DataError("supervised training needs rows, and each needs a token that is trained on; look at the masks")
-    lengths, opts = [len(i) for i, _ in rows], optimizers(model, t)
-    plan = [(e, b) for e in range(t.epochs) for b in batches(lengths, t.budget, Draws(seed, 'sft', e))]
-    for step, (epoch, b) in enumerate(plan):
+): # yields a dict for each step: step, of, lesson, epoch, loss, tokens, trained, norm
+    "Train a model in place, with one schedule over all lessons."
+    for n, rows in enumerate(lessons):
+        if not rows or not all(any(m[1:]) for _, m in rows): raise DataError(f"lesson {n}: supervised training needs rows, and each needs a token that is trained on; look at the masks")
+    plan = [(n, e, b) for n, rows in enumerate(lessons) for e in range(t.epochs) for b in batches([len(i) for i, _ in rows], t.budget, Draws(seed, 'sft', n, e))]
+    opts = optimizers(model, t)
+    for step, (lesson, epoch, b) in enumerate(plan):
         model.train()
         set_rate(opts, min(1, (step + 1) / t.warmup) * max(t.floor, 1 - step / len(plan)))
-        ids, seen, mask = (x.to(model.device) for x in collate([rows[i] for i in b], pad))
+        ids, seen, mask = (x.to(model.device) for x in collate([lessons[lesson][i] for i in b], pad))
         with torch.autocast(model.device.type, torch.bfloat16, enabled=t.bf16): loss = -token_logps(model, ids, seen, mask).mean()
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), t.clip)
         for o in opts: o.step(); o.zero_grad()
-        yield dict(step=step, of=len(plan), epoch=epoch, loss=loss.item(), tokens=int(seen.sum()), trained=int(mask[:, 1:].sum()), norm=norm.item())
+        yield dict(step=step, of=len(plan), lesson=lesson, epoch=epoch, loss=loss.item(), tokens=int(seen.sum()), trained=int(mask[:, 1:].sum()), norm=norm.item())
 
 # %% ../nbs/30_sft.ipynb #d6543d14
 def first_turns(
