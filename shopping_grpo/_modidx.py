@@ -632,6 +632,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                           'shopping_grpo.grpo_local.Trainer.save': ( 'local.html#trainer.save',
                                                                                      'shopping_grpo/grpo_local.py'),
                                           'shopping_grpo.grpo_local.credit': ('local.html#credit', 'shopping_grpo/grpo_local.py'),
+                                          'shopping_grpo.grpo_local.fit': ('local.html#fit', 'shopping_grpo/grpo_local.py'),
                                           'shopping_grpo.grpo_local.gradient': ('local.html#gradient', 'shopping_grpo/grpo_local.py'),
                                           'shopping_grpo.grpo_local.logps': ('local.html#logps', 'shopping_grpo/grpo_local.py'),
                                           'shopping_grpo.grpo_local.pieces': ('local.html#pieces', 'shopping_grpo/grpo_local.py'),
@@ -1477,5 +1478,10 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                    'shopping_grpo.toy.Toy.buy': ('toy.html#toy.buy', 'shopping_grpo/toy.py'),
                                    'shopping_grpo.toy.Toy.look': ('toy.html#toy.look', 'shopping_grpo/toy.py'),
                                    'shopping_grpo.toy.Toy.score': ('toy.html#toy.score', 'shopping_grpo/toy.py'),
+                                   'shopping_grpo.toy.Wanderer': ('toy.html#wanderer', 'shopping_grpo/toy.py'),
+                                   'shopping_grpo.toy.Wanderer.act': ('toy.html#wanderer.act', 'shopping_grpo/toy.py'),
+                                   'shopping_grpo.toy.Wanderer.begin': ('toy.html#wanderer.begin', 'shopping_grpo/toy.py'),
+                                   'shopping_grpo.toy.demonstrations': ('toy.html#demonstrations', 'shopping_grpo/toy.py'),
+                                   'shopping_grpo.toy.toy_policy': ('toy.html#toy_policy', 'shopping_grpo/toy.py'),
                                    'shopping_grpo.toy.toy_tasks': ('toy.html#toy_tasks', 'shopping_grpo/toy.py'),
                                    'shopping_grpo.toy.wander': ('toy.html#wander', 'shopping_grpo/toy.py')}}}

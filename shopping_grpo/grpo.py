@@ -245,8 +245,8 @@ class Recipe:
     passes:int = 1             # over the episodes of a step
     minibatches:int = 2        # updates of a pass
     piece:int = 8192           # tokens that one forward may hold; no influence on the result
-    lr:float = 3e-4            # of AdamW; Muon has `muon` times that
-    muon:float = 10.0          # 0 = AdamW for everything
+    lr:float = 6e-4            # of AdamW; Muon has `muon` times that
+    muon:float = 5.0           # 0 = AdamW for everything
     weight_decay:float = 0.0
     warmup:int = 2             # steps
     final:float = 0.1          # share of the rate that is left at the end

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['play', 'Sample', 'sample', 'credit', 'samples', 'rectangles', 'pieces', 'logps', 'gradient', 'update', 'Checkpoints',
-           'validate', 'Trainer']
+           'validate', 'Trainer', 'fit']
 
 # %% ../nbs/40b_local.ipynb #e46416ee
 "GRPO in one process: lockstep rollouts, updates in pieces, checkpoints, validation by behaviour."
@@ -18,7 +18,7 @@ from .grpo import FILTERS, Curriculum, Recipe, advantages, kl_k3, numbers, outco
 from .lockstep import Sampling, lockstep, training_tokens
 from .model import LanguageModel
 from .monitor import stop_reason, vitals
-from .sft import collate, optimizers, token_logps
+from .sft import Training, collate, optimizers, set_rate, token_logps
 from .task import refuse_final
 
 # %% ../nbs/40b_local.ipynb #11c9dd52
@@ -204,8 +204,7 @@ class Trainer:
         refuse_final([*tasks, *validation])
         self.model, self.template, self.env_factory, self.validation, self.recipe, self.path, self.log, self.save_every = model, template, env_factory, list(validation), recipe, Path(path), log, save_every
         self.reference = copy.deepcopy(model).requires_grad_(False).eval()
-        self.opts = optimizers(model, recipe.lr, recipe.muon, recipe.weight_decay)
-        self.rates = [[g['lr'] for g in o.param_groups] for o in self.opts]
+        self.opts = optimizers(model, Training(lr=recipe.lr, muon=recipe.muon, decay=recipe.weight_decay))
         self.curriculum, self.step, self.history, self.best, self.stopped = Curriculum(tasks, recipe.curriculum, recipe.seed), 0, [], None, ''
         self.sampling, self.checkpoints = Sampling(recipe.temperature, max_new=recipe.max_new, max_length=recipe.max_length), Checkpoints(self.path/'checkpoints')
         self._resume()
@@ -238,8 +237,7 @@ class Trainer:
         "One step."
         r, start = self.recipe, time.perf_counter()
         torch.manual_seed(Draws(r.seed, 'torch', self.step).one(1 << 31)) # for dropout, where a model has it
-        for o, rates in zip(self.opts, self.rates):
-            for g, rate in zip(o.param_groups, rates): g['lr'] = rate * r.rate(self.step)
+        set_rate(self.opts, r.rate(self.step))
         groups = self.collect()
         played = time.perf_counter()
         chosen, paid = samples(groups, r)
@@ -272,3 +270,12 @@ class Trainer:
             if self.step % self.save_every == 0 or self.step >= end or self.stopped: self.save()
             after(self)
         return self
+
+# %% ../nbs/40b_local.ipynb #79054c96
+def fit(model, template, env_factory, tasks, validation, recipe:Recipe, path,
+    log=lambda step, **values: None,
+    after=lambda run: None, # called behind every step
+    save_every:int=10,      # steps between checkpoints
+) -> Trainer: # with `best`, `step`, `history` and `stopped`
+    "GRPO by the reference loop; goes on from the last checkpoint in `path`."
+    return Trainer(model, template, env_factory, tasks, validation, recipe, path, log, save_every).run(after=after)

@@ -178,8 +178,7 @@ def make(model, template, env_factory, tasks, recipe:Recipe, path, save_every:in
     "A TRL trainer for a recipe."
     refuse_final(tasks)
     spaced = bool(template.tokenizer.init_kwargs.get(SPACED))
-    system = [dict(role='system', content=template.system)] if template.system else []
-    rows = Dataset.from_list([dict(prompt=[*system, dict(role='user', content='')], key=t.key) for t in tasks])
+    rows = Dataset.from_list([dict(prompt=[dict(role='user', content='')], key=t.key) for t in tasks])
     reference = copy.deepcopy(model).requires_grad_(False).eval()
     model.config.use_cache = True
     t = ShopTrainer(model=model, args=config(recipe, path, env_factory().max_turns, model.device.type == 'cpu', save_every), train_dataset=rows, processing_class=readable(template.tokenizer),

@@ -2,14 +2,15 @@
 import copy, random
 from dataclasses import replace
 import numpy as np, pytest, torch
-from toyshop import demonstrations, toy_model
+from toyshop import toy_model
 from shopping_grpo.core import DataError
 from shopping_grpo.env import EnvError
 from shopping_grpo.grpo import ALGORITHMS, Recipe
 from shopping_grpo.grpo_local import Sample, gradient, play, samples
 from shopping_grpo.lockstep import Sampling
 from shopping_grpo.sft import collate, token_logps
-from shopping_grpo.toy import Toy, toy_tasks
+from shopping_grpo.template import render_row
+from shopping_grpo.toy import Toy, demonstrations, toy_tasks
 
 pytest.importorskip('trl')
 from trl import GRPOTrainer, SFTConfig, SFTTrainer
@@ -167,7 +168,7 @@ def test_final_tasks_are_refused(policy, tmp_path):
 def test_trl_sft_has_our_loss(policy, tmp_path):
     "On a fixed batch of different lengths, to 1e-5; only what the assistant wrote counts."
     model, template = copy.deepcopy(policy[0]).eval(), policy[1]
-    rows = [template.render(r, Toy().tools) for r in demonstrations(3, 6)]
+    rows = [render_row(template, r, Toy().tools) for r in demonstrations(3, 6)]
     rows = [(ids[:n], mask[:n]) for (ids, mask), n in zip(rows, (99, 99, 99, 40, 45, 99))]
     ids, seen, mask = collate(rows, template.tokenizer.pad_token_id)
     with torch.no_grad(): ours = -token_logps(model, ids, seen, mask).mean()
