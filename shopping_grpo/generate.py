@@ -25,7 +25,7 @@ class Size:
     members: int = FAMILY
     leaves: int = 0 # of the grammar, from the first; 0 means all
     def __len__(self): return self.families * self.members
-SIZES = dict(lesson=Size(96, 10, 8), tiny=Size(24, 42), small=Size(200), medium=Size(2_000), large=Size(25_000))
+SIZES = dict(lesson=Size(160, 10, 4), tiny=Size(24, 42), small=Size(200), medium=Size(2_000), large=Size(25_000))
 
 # %% ../nbs/01b_generate.ipynb #db3a5364
 SERVICES = dict(zh=('包邮', '7天无理由退换', '次日达', '货到付款', '官方旗舰', '电子发票', '运费险'),
