@@ -1414,6 +1414,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'shopping_grpo.stage': { 'shopping_grpo.stage.defaults': ('stage.html#defaults', 'shopping_grpo/stage.py'),
                                      'shopping_grpo.stage.find_stage': ('stage.html#find_stage', 'shopping_grpo/stage.py'),
                                      'shopping_grpo.stage.parse_parameters': ('stage.html#parse_parameters', 'shopping_grpo/stage.py'),
+                                     'shopping_grpo.stage.profile_steps': ('stage.html#profile_steps', 'shopping_grpo/stage.py'),
                                      'shopping_grpo.stage.run_stage': ('stage.html#run_stage', 'shopping_grpo/stage.py'),
                                      'shopping_grpo.stage.stage_settings': ('stage.html#stage_settings', 'shopping_grpo/stage.py'),
                                      'shopping_grpo.stage.stages': ('stage.html#stages', 'shopping_grpo/stage.py')},

@@ -53,7 +53,7 @@ def run(stage:str=typer.Argument(help='number or name of a stage, e.g. 05 or bui
     p:list[str]=typer.Option([], '-p', help='a parameter, name=value; may be repeated'),
     name:str=typer.Option('', help='name of the run folder')):
     "Run one stage notebook with parameters."
-    from shopping_grpo.stage import find_stage, parse_parameters, run_stage
+    from shopping_grpo.stage import find_stage, parse_parameters, run_stage, profile_steps
     path = run_stage(stage, parse_parameters(find_stage(stage), p), name)
     console.print(f'executed notebook: {os.path.relpath(path)}', style='green', soft_wrap=True)
 
@@ -98,9 +98,9 @@ def import_data(source:str=typer.Argument(help='a file, or hf:<dataset>'), name:
     console.print(f"{catalog}, indexed; read {counts['read']}, kept {counts['kept']}" + ''.join(f'; {n} × {why}' for kind in ('dropped', 'mended') for why, n in counts.get(kind, {}).items()), markup=False, soft_wrap=True)
 
 @app.command()
-def reproduce():
-    "The whole pipeline on a CPU: build, audit, evaluate, report, compare with the published numbers. Killed, it goes on where it was."
-    for stage in ('05', '15', '55', '65', '95'): run(stage, [], '')
+def reproduce(profile:str=typer.Option('smoke', help='a section [profile NAME] of settings.ini')):
+    "The whole pipeline: every stage of a profile in turn. Killed, it goes on where it was."
+    for stage, given in profile_steps(profile): run(stage, given, '')
 
 @app.command()
 def audit(p:list[str]=typer.Option([], '-p', help='a parameter of stage 15, name=value')):
