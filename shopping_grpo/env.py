@@ -232,7 +232,7 @@ class Environment:
 def load_env(name:str, **config) -> Environment:
     "The environment of a module in `shopping_grpo.envs`; raises `EnvError` with the names that exist."
     import pkgutil, shopping_grpo.envs as envs
-    names = sorted(m.name for m in pkgutil.iter_modules(envs.__path__))
+    names = sorted(m.name for m in pkgutil.iter_modules(envs.__path__) if '_' not in m.name)
     if name not in names: raise EnvError(f"environment {name!r} is unknown; there are: {', '.join(names)}")
     return importlib.import_module(f'shopping_grpo.envs.{name}').make(**config)
 

@@ -24,7 +24,7 @@ def facts(p:Product) -> list[tuple[str, str, str]]: # (kind, field, canonical va
     own = [('category', '', p.category[-1]), ('brand', '', p.brand)] + [('feature', '', x) for x in p.features] + [('service', '', x) for x in p.services]
     return own + [('attribute', k, meaning(p, k, x)) for k, x, _ in p.attributes]
 
-WORDY = ('category', 'brand', 'attribute', 'feature') # kinds of wishes whose words a search can find
+WORDY = ('category', 'brand', 'attribute', 'feature', 'option') # kinds of wishes whose words a search can find, soft ones too
 
 def choices(p:Product, v:Variant) -> list[tuple[str, str, str]]: # (kind, axis, canonical value)
     "What a variant chooses."
@@ -80,10 +80,10 @@ class Shelf:
 
     def blind(self, constraints) -> float: # probability
         "What a buyer gets who finds every product that the words of the request fit, takes one of them and any variant of it."
-        told = [c for c in constraints if c.hard and c.op == 'eq' and c.source == 'stated' and c.kind in WORDY]
-        fit = np.logical_and.reduce([self.meets(c) for c in told])
+        told = [c for c in constraints if c.op == 'eq' and c.source == 'stated' and c.kind in WORDY]
+        fit = np.logical_and.reduce([self.per_product(self.meets(c)) for c in told])
         share = np.add.reduceat(self.right(constraints) * 1.0, self.first) / np.maximum(1, np.add.reduceat(self.stocked * 1, self.first))
-        return float(share[self.per_product(fit)].mean())
+        return float(share[fit].mean())
 
 # %% ../nbs/03b_request.ipynb #f49e36ef
 _MONEY = dict(zh=('at_most',) * 9 + ('between',) * 3 + ('at_least', 'about', 'about', 'just_over', 'a_bit_over', 'few', 'pair', 'soft_most'),
@@ -195,12 +195,13 @@ class Requests:
     def __init__(self, catalog:Catalog, seed:int, env:str='shopsim',
         near:float=0.8,   # 0 to 1: how much wishes are chosen to tell the target from its siblings
         mix:dict=SCENARIOS, # scenario -> share
+        unpaid=unpaid,       # (task, target) -> why a grade would not pay the task's own target, or ''
         wishes:tuple=(2, 6), # fewest and most hard wishes besides the category; scenarios that hide some have at least three or four
     ):
         if not 0 <= near <= 1: raise DataError(f"near must lie in 0 to 1, not {near}")
         if not 1 <= wishes[0] <= wishes[1]: raise DataError(f"wishes must be two rising numbers from 1 on, not {wishes}")
         if bad := set(mix) - set(SCENARIOS): raise DataError(f"scenario {min(bad)!r} is unknown; choose from {', '.join(SCENARIOS)}")
-        self.catalog, self.seed, self.env, self.near, self.mix, self.wishes = catalog, seed, env, near, mix, wishes
+        self.catalog, self.seed, self.env, self.near, self.mix, self.unpaid, self.wishes = catalog, seed, env, near, mix, unpaid, wishes
         self.groups, self.leaves = catalog.column('group'), catalog.column('category')
         if (self.groups < 0).any(): raise DataError(f"catalogue {catalog.path}: its products belong to no families, so splits cannot be made; generate tasks only for generated catalogues")
         self.split = split_groups(self.groups, seed)
@@ -230,7 +231,7 @@ class Requests:
         if why := self._unfit(split, v, shelf, goal): return None, why
         t = self._write(split, p, v, goal, tuple(sorted(shelf.ids[shelf.right(goal)].tolist())), scenario, shelf.near(goal), d)
         if t is None: return None, 'nothing to hide'
-        return t, f'published rule: {why}' if (why := unpaid(t, p)) else ''
+        return t, f'published rule: {why}' if (why := self.unpaid(t, p)) else ''
 
     def _unfit(self, split, v, shelf, goal) -> str: # why a goal makes no task
         right = shelf.right(goal)

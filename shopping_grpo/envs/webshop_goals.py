@@ -22,7 +22,7 @@ from .webshop_reward import NO_BOUND, NativeGoal
 from .webshop_values import meant
 from ..importers import NATIVE, STOCK, native, read_products, replaceable, shown_value
 from ..records import Counts, load_object, source_name
-from ..task import Constraint, Goal, Task
+from ..task import Constraint, Goal, Task, meaning
 
 # %% ../../nbs/envs/webshop_goals.ipynb #b1bf16bd
 def price_tag(prices) -> str: # prices in cents, as the page lists them
@@ -222,12 +222,16 @@ def web_task(g:WebGoal, aisles:Aisles, split:str='test') -> Task:
     variant = next((v.id for v in p.variants if all(v.values[p.axes.index(a)] == x for a, x in chosen.items())), '')
     return Task('webshop', g.instruction, Goal(wishes, accepted(g, aisles), p.id, variant), split, 'en', ' › '.join(p.category), len(wishes) - 1)
 
+def _as_listed(c:Constraint, p:Product, v:Variant|None): # an option wish in the words of the target's page
+    listed = next((x for a, x in zip(p.axes, v.values if v else ()) if a == c.field and meaning(p, a, x) == c.value), None)
+    return (c.field, shown_value(listed) if listed else c.value) if c.field else c.value
+
 def task_goal(t:Task, p:Product) -> NativeGoal: # `p`: the target
-    "What the published reward looks at, from a task; the inverse of `web_task`."
-    hard = [c for c in t.goal.constraints if c.hard and c.op in ('eq', 'le')]
-    attributes = tuple(c.value for c in hard if c.kind in ('attribute', 'feature'))
-    options = tuple((c.field, c.value) if c.field else c.value for c in hard if c.kind == 'option')
-    return native_goal(WebGoal('', p.id, '', attributes or p.features[:1] or (p.title.lower(),), options, next((c.value for c in hard if c.kind == 'price'), NO_BOUND)), p)
+    "What the published reward looks at, from a task; raises `ScoreError` for a task without a wished attribute."
+    hard, v = [c for c in t.goal.constraints if c.hard and c.op in ('eq', 'le')], next((v for v in p.variants if v.id == t.goal.target_variant), None)
+    words = tuple(next((x for k, x, _ in p.attributes if k == c.field and meaning(p, k, x) == c.value), c.value) for c in hard if c.kind in ('attribute', 'feature'))
+    bound = next((c.value for c in hard if c.kind == 'price'), NO_BOUND)
+    return native_goal(WebGoal('', p.id, '', words, tuple(_as_listed(c, p, v) for c in hard if c.kind == 'option'), bound), p)
 
 # %% ../../nbs/envs/webshop_goals.ipynb #dee2156d
 @dataclass(frozen=True)
@@ -245,7 +249,7 @@ PROTOCOLS = {p.name: p for p in (
     Protocol('paper500', 'human', (233,), dict(test=(0, 500), val=(500, 1500), train=(1500, None)), ('test', 0, 500), 100, 1501),
     Protocol('agentbench200', 'human', (233,), dict(test=(0, 200), train=(1000, 12000)), ('test', 0, 200), 20, 1001),
     Protocol('ragen256', 'synthetic', (233, 42), dict(test=(0, 500), val=(500, 1500), train=(1500, None)), ('val', 123, 379), 9, 1501),
-    Protocol('clean', 'own', (), {}, ('test', 0, None), 15))}
+    Protocol('clean', 'own', (), {}, ('test', 0, None), 30))}
 
 # %% ../../nbs/envs/webshop_goals.ipynb #9ea4b177
 def protocol(name:str) -> Protocol:
