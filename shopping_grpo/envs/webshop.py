@@ -16,7 +16,7 @@ from ..env import Environment, Message, Outcome, Step, ToolCall, clean, fresh, t
 from .webshop_goals import protocol, sale_price, task_goal
 from .webshop_pages import SECTIONS, Face, choices, clicked, compact, home_page, read_action, results_page, stand, sub_page, text, text_rich
 from .webshop_reward import native_reward, title_nouns
-from .webshop_shop import WebRequests, build
+from .webshop_shop import Published, WebRequests, build
 from ..importers import native, shown_value
 from ..observation import option_labels, shown_id
 from ..progress import Progress
@@ -283,11 +283,13 @@ PUBLISHED = dict(search_anywhere=True, show_attributes=False, loops=False) # wha
 
 def make(size:str|None=None, # a folder in data/built; None = our own tiny shop
     rules:str='',            # a protocol, whose limits are taken
+    ranking:str='',          # 'published': Lucene's, in memory
     **how,                   # of `WebShop`
 ) -> WebShop:
     "WebShop over our own catalogue, or over published products."
     where = folder('data')/'built'/(size := size or 'tiny-en')
     if not (where/'tasks'/'webshop.json').exists(): build(size)
     catalog = Catalog(where/'catalog')
+    engine = Published(catalog) if ranking == 'published' else Tantivy(where/'index', catalog)
     limits = (PUBLISHED if rules and protocol(rules).mode != 'own' else {}) | (dict(max_turns=protocol(rules).max_turns) if rules else {})
-    return WebShop(catalog, Tantivy(where/'index', catalog), **limits | how)
+    return WebShop(catalog, engine, **limits | how)

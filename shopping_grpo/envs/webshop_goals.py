@@ -6,7 +6,7 @@
 __all__ = ['PROTOCOLS', 'price_tag', 'sale_price', 'sell', 'import_shop', 'WebGoal', 'native_goal', 'draw_bound',
            'synthetic_goals', 'human_goals', 'save_goals', 'load_goals', 'shuffled', 'in_order', 'Aisles',
            'right_variants', 'grouped', 'accepted', 'web_task', 'task_goal', 'Protocol', 'protocol', 'split_goals',
-           'evaluated', 'differ', 'leak']
+           'evaluated', 'wrong_combinations', 'hole_table', 'differ', 'leak']
 
 # %% ../../nbs/envs/webshop_goals.ipynb #49c8b831
 "WebShop's published files as a catalogue, goals and tasks; protocols; leaks of splits."
@@ -18,7 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from ..catalog import Catalog, CatalogWriter, Product, Variant
 from ..core import DataError, Draws, atomic_write, canonical_json, digest
-from .webshop_reward import NO_BOUND, NativeGoal
+from .webshop_reward import NO_BOUND, NativeGoal, option_found
 from .webshop_values import meant
 from ..importers import NATIVE, STOCK, native, read_products, replaceable, shown_value
 from ..records import Counts, load_object, source_name
@@ -267,6 +267,23 @@ def evaluated(goals:list[WebGoal], p:Protocol) -> list[WebGoal]:
     "The goals that a published protocol reports on."
     split, a, b = p.evaluated
     return split_goals(goals, p)[split][a:b]
+
+# %% ../../nbs/envs/webshop_goals.ipynb #b9cf6fbd
+def wrong_combinations(g:WebGoal, p:Product) -> dict: # counts: combinations that are wrong, and those of them that pass under each rule; `right`: whether the native rule pays the right one
+    "How many wrong combinations of the target's own options each rule takes for right."
+    options = grouped(g, p) or ()
+    wrong = [v for v in p.variants if any(v.values[p.axes.index(a)] != x for a, x in options)]
+    fuzzy = [{x for o in {*p.options} if option_found(wish, [x := o.value])} for wish in g.options]
+    passes = lambda values: all(s & {*values} for s in fuzzy)
+    typed_right, target = {*right_variants(p, options, NO_BOUND)}, [v for v in p.variants if v not in wrong]
+    return dict(wrong=len(wrong), native=sum(passes(v.values) for v in wrong), verified=sum(v.id in typed_right for v in wrong), right=any(passes(v.values) for v in target) or not fuzzy)
+
+def hole_table(goals:Iterable[WebGoal], catalog:Catalog) -> dict: # shares of the goals that name options
+    "How many goals accept a wrong combination under each rule, and how many the native rule refuses."
+    rows = [wrong_combinations(g, catalog[g.asin]) for g in goals if g.options]
+    n = max(1, len(rows))
+    return dict(goals=len(rows), native=sum(r['native'] > 0 for r in rows) / n, verified=sum(r['verified'] > 0 for r in rows) / n, native_refuses_the_right_one=sum(not r['right'] for r in rows) / n,
+        wrong_combinations_that_pass=sum(r['native'] / r['wrong'] for r in rows if r['wrong']) / max(1, sum(r['wrong'] > 0 for r in rows)))
 
 # %% ../../nbs/envs/webshop_goals.ipynb #6914773e
 def differ(a:WebGoal, b:WebGoal) -> int:

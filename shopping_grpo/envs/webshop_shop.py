@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['VERSION', 'SEED', 'TASK_SEED', 'unpaid_web', 'synthetic_wishes', 'say_synthetic', 'in_dollars', 'WebRequests',
-           'size_of', 'build']
+           'size_of', 'build', 'publish', 'contents', 'Published']
 
 # %% ../../nbs/envs/webshop_shop.ipynb #e207892c
 "Our own shop in WebShop's shape: tasks, build and frozen splits."
@@ -14,14 +14,15 @@ from pathlib import Path
 from ..catalog import Catalog, Product, Variant
 from ..core import DataError, Draws, atomic_write, folder, hold
 from ..env import Outcome
-from .webshop_goals import draw_bound, sale_price, task_goal
+from .webshop_goals import Aisles, draw_bound, human_goals, import_shop, protocol, sale_price, split_goals, synthetic_goals, task_goal, web_task
 from .webshop_reward import NO_BOUND, native_reward
 from ..generate import SIZES, generate
 from ..importers import shown_value
+from ..lucene import Bm25, english
 from ..phrase import check_request, sayable
 from ..purchase import grade
 from ..request import Requests, Shelf, choices, facts
-from ..search import Tantivy, build_index
+from ..search import Results, Tantivy, build_index, cut
 from ..task import SPLITS, Constraint, Goal, Task, check_sheet, check_splits, make_sheet, save_tasks, sheet_path, write_sheet
 
 # %% ../../nbs/envs/webshop_shop.ipynb #d14e43f6
@@ -96,7 +97,7 @@ def build(
     where:Path|None=None, # folder; None = data/built/<name>
 ) -> Path: # of the build
     "Make our own shop; raises `DataError` on an unknown size, or when frozen splits come out otherwise."
-    if not (size := size_of(name)): raise DataError(f"no shop is called {name!r} and none can be made; choose {', '.join(f'{s}-en' for s in SIZES)}, or import one with `publish`")
+    if not (size := size_of(name)): raise DataError(f"no shop is called {name!r} and none can be made; choose one of {', '.join(f'{s}-en' for s in SIZES)}, or import one with `publish`")
     path, want = Path(where or folder('data')/'built'/name), dict(n=n, seed=TASK_SEED, version=VERSION)
     hold(path)
     catalog, made = generate(path/'catalog', size, SEED, ('en',))
@@ -117,3 +118,38 @@ def _write_tasks(path, name, catalog, n, freeze, want):
     check_sheet(sheet, made)
     digests = {split: save_tasks(path/'tasks'/f'webshop-{split}.jsonl', part) for split, part in splits.items()}
     atomic_write(path/'tasks'/'webshop.json', json.dumps(want | dict(catalog=catalog.digest, digests=digests, draws=requests.losses()), indent=1))
+
+# %% ../../nbs/envs/webshop_shop.ipynb #2b3e4456
+def publish(
+    name:str,        # of the build
+    items, attributes, # items_shuffle*.json, items_ins_v2*.json
+    human=None,      # items_human_ins.json, for a protocol of human goals
+    rules:str='ragen256', # a protocol
+    where:Path|None=None, # folder; None = data/built/<name>
+) -> Path:
+    "Import published files with the tasks of a protocol; raises `DataError` when they do not fit it."
+    path, p = Path(where or folder('data')/'built'/name), protocol(rules)
+    if p.mode == 'human' and human is None: raise DataError(f"protocol {rules} has human goals; give the file items_human_ins.json")
+    if p.mode == 'own': raise DataError(f"protocol {rules} is for our own shop; choose one for published files")
+    hold(path)
+    catalog = import_shop(items, attributes, path/'catalog')
+    splits = split_goals(human_goals(catalog, human) if p.mode == 'human' else synthetic_goals(catalog, attributes), p)
+    build_index(path/'index', catalog)
+    aisles = Aisles(catalog)
+    digests = {s: save_tasks(path/'tasks'/f'webshop-{s}.jsonl', [web_task(g, aisles, s) for g in goals]) for s, goals in splits.items()}
+    atomic_write(path/'tasks'/'webshop.json', json.dumps(dict(protocol=rules, catalog=catalog.digest, digests=digests), indent=1))
+    return path
+
+# %% ../../nbs/envs/webshop_shop.ipynb #29231e97
+def contents(p:Product) -> str:
+    "The text that the published index holds of a product."
+    options = ', and '.join(f"{a}: {', '.join(o.value for o in p.options if o.axis == a)}" for a in p.axes)
+    return ' '.join([p.title, p.description, *p.bullets[:1], options]).lower()
+
+class Published:
+    "WebShop's own search: BM25 with k1 .9 and b .4 in memory."
+    name = 'webshop-bm25'
+    def __init__(self, catalog:Catalog): self.catalog, self._bm25 = catalog, Bm25(catalog, english, contents)
+    def search(self, query:str, k:int=20, page:int=1) -> Results:
+        "The best matches; equal scores in the order of the file."
+        return cut([(self.catalog.id_at(row), score, row) for row, score in self._bm25.top(english(query), k * page)], k, page)
