@@ -36,15 +36,18 @@ class Rules(Environment):
         view:str='compact',          # or text, text_rich
         dialect:str='tools',         # or text
         max_turns:int|None=None,
+        max_refusals:int|None=None,  # refused actions in a row that end the episode
         search_anywhere:bool=False,  # as published: a search is understood on every page
         show_attributes:bool=True,   # the section that the published shop hides
         loops:bool=True,             # going in circles ends the episode; off in the published protocols
         tagger=title_nouns):         # of the native score
         for what, x, known in (('view', view, VIEWS), ('dialect', dialect, DIALECTS)):
             if x not in known: raise EnvError(f"{what} {x!r} is unknown; choose one of {', '.join(known)}")
-        if max_turns is not None and max_turns < 1: raise EnvError(f"max_turns must be 1 or more, not {max_turns}")
+        for what, n in (('max_turns', max_turns), ('max_refusals', max_refusals)):
+            if n is not None and n < 1: raise EnvError(f"{what} must be 1 or more, not {n}")
         self.catalog, self.engine, self.mode, self.dialect, self.tagger = catalog, engine, view, dialect, tagger
-        self.search_anywhere, self.show_attributes, self.loops, self.max_turns = search_anywhere, show_attributes, loops, max_turns or self.max_turns
+        self.search_anywhere, self.show_attributes, self.loops = search_anywhere, show_attributes, loops
+        self.max_turns, self.max_refusals = max_turns or self.max_turns, max_refusals or self.max_refusals
         self._stand = stand(catalog, engine)
 
     # an episode
@@ -279,7 +282,7 @@ WebShop.guide = guide
 WebShop.requests = lambda self, seed: WebRequests(self.catalog, seed)
 
 # %% ../../nbs/envs/webshop.ipynb #6cbd4769
-PUBLISHED = dict(search_anywhere=True, show_attributes=False, loops=False) # what the published shop does
+PUBLISHED = dict(search_anywhere=True, show_attributes=False, loops=False, max_refusals=1000) # what the published shop does: nothing but a purchase and the caller's limit ends an episode
 
 def make(size:str|None=None, # a folder in data/built; None = our own tiny shop
     rules:str='',            # a protocol, whose limits are taken
