@@ -272,11 +272,16 @@ def evaluated(goals:list[WebGoal], p:Protocol) -> list[WebGoal]:
 def wrong_combinations(g:WebGoal, p:Product) -> dict: # counts: combinations that are wrong, and those of them that pass under each rule; `right`: whether the native rule pays the right one
     "How many wrong combinations of the target's own options each rule takes for right."
     options = grouped(g, p) or ()
-    wrong = [v for v in p.variants if any(v.values[p.axes.index(a)] != x for a, x in options)]
-    fuzzy = [{x for o in {*p.options} if option_found(wish, [x := o.value])} for wish in g.options]
-    passes = lambda values: all(s & {*values} for s in fuzzy)
-    typed_right, target = {*right_variants(p, options, NO_BOUND)}, [v for v in p.variants if v not in wrong]
-    return dict(wrong=len(wrong), native=sum(passes(v.values) for v in wrong), verified=sum(v.id in typed_right for v in wrong), right=any(passes(v.values) for v in target) or not fuzzy)
+    at, full, typed_right = [(p.axes.index(a), x) for a, x in options], (1 << len(g.options)) - 1, {*right_variants(p, options, NO_BOUND)}
+    meets = {x: sum(1 << i for i, wish in enumerate(g.options) if option_found(wish, [x])) for x in {o.value for o in p.options}} # value -> the wishes it passes for, as bits
+    out = dict(wrong=0, native=0, verified=0, right=not full)
+    for v in p.variants:
+        bits, wrong = 0, False
+        for x in v.values: bits |= meets[x]
+        for i, x in at: wrong |= v.values[i] != x
+        if not wrong: out['right'] |= bits == full
+        else: out = out | dict(wrong=out['wrong'] + 1, native=out['native'] + (bits == full), verified=out['verified'] + (v.id in typed_right))
+    return out
 
 def hole_table(goals:Iterable[WebGoal], catalog:Catalog) -> dict: # shares of the goals that name options
     "How many goals accept a wrong combination under each rule, and how many the native rule refuses."

@@ -57,7 +57,7 @@ def make_face(p:Product) -> Face:
     labels, axes = option_labels(p), axis_labels(p)
     table = tuple((word(k), word(x)) for k, x, shown in p.attributes if shown)
     groups = tuple((a, axes[a], tuple((v, plain(shown_value(v)), labels.get((a, v), '')) for v in dict.fromkeys(o.value for o in p.options if o.axis == a))) for a in p.axes)
-    told = [plain(f) for f in p.features] + [f'{k}: {v}' for k, v in table]
+    told = [plain(f) for f in p.features] + [plain(f'{k}: {v}') for k, v in table]
     sections = dict(description=[plain(x) for x in p.description.split('\n') if x.strip()], features=[plain(b) for b in p.bullets], reviews=[f'{s}★ {clean(t)}' for s, t in p.reviews], attributes=told)
     return Face(shown_id(p.id), clean(p.title), plain(p.title), prices(p), native(p, 'tag') or '$' + ' to $'.join(str(x / 100) for x in dict.fromkeys(p.price_range)), clean(' › '.join(p.category)), table, tuple(g for g in groups if g[2]), sections)
 
@@ -141,13 +141,13 @@ def read_action(turn:str) -> tuple[str, str]|None: # (verb, argument); None when
     return (m[1].lower(), m[2].strip()) if len(body) < 20_000 and (m := _ACTION.fullmatch(body)) else None
 
 # %% ../../nbs/envs/webshop_pages.ipynb #ff49eef9
-def choices(f:Face, value:str, group:str='') -> list[tuple[str, str]]: # (axis, value) that a name may mean
-    "What a typed option stands for: its label, or its value, in a group if one is named."
-    key, within = same(value), same(group)
-    rows = [(a, v, shown, label) for a, name, values in f.groups if not group or within in (same(name), same(a)) for v, shown, label in values]
-    exact = [(a, v) for a, v, _, label in rows if label and same(label) == key]
-    by_value = [(a, v) for a, v, shown, _ in rows if key in (same(v), same(shown))]
-    return by_value if group and by_value else exact if len(exact) == 1 and len(by_value) < 2 else by_value or exact
+def choices(f:Face, value:str, group:str='') -> list[tuple[str, str]]: # (axis, value); more than one when it is not clear
+    "The options that a typed name may mean: letter by letter first, then in any case and spacing."
+    groups = [g for g in f.groups if group in g[:2]] or [g for g in f.groups if same(group) in map(same, g[:2])] if group else f.groups
+    rows, key = [(a, v, shown, label) for a, _, values in groups for v, shown, label in values], same(value)
+    literal = lambda *at: [r[:2] for r in rows if value in [r[i] for i in at]]
+    alike = lambda *at: [r[:2] for r in rows if key in [same(r[i]) for i in at if r[i]]]
+    return (group and literal(1)) or literal(3) or literal(1, 2) or alike(3) or alike(1, 2)
 
 def clicked(name:str, d:dict, f:Face|None) -> tuple[str, dict]|str: # (tool, arguments), or what is wrong
     "What a click stands for on a page."
@@ -156,11 +156,12 @@ def clicked(name:str, d:dict, f:Face|None) -> tuple[str, dict]|str: # (tool, arg
         if key == button.lower(): return tool, {}
     if key in SECTIONS: return 'view', {'section': key}
     if d['page_type'] == 'search_results': return 'open_product', {'asin': name}
-    group, _, value = name.partition(': ')
     if f is None or d['page_type'] != 'product_detail': return f'there is nothing called {clean(name)[:40]!r} here'
-    if not (found := choices(f, name)) and value and (found := choices(f, value, group)): return 'choose_option', {'group': group, 'value': value}
-    if len(found) > 1: return f"{clean(name)[:40]!r} is in {' and in '.join(sorted({clean(a) for a, _ in found}))}; write click[group: value]"
-    return ('choose_option', {'value': name}) if found else f'{clean(name)[:40]!r} is not an option of this product'
+    offering = [clean(label) for _, label, values in f.groups if any(same(name) in (same(v), same(shown)) for v, shown, _ in values)]
+    if len(offering) > 1: return f"{clean(name)[:40]!r} is in {' and in '.join(offering)}; write click[group: value]"
+    if choices(f, name): return 'choose_option', {'value': name}
+    cut = next((m.start() for m in re.finditer(': ', name) if choices(f, name[m.end():], name[:m.start()])), None)
+    return f'{clean(name)[:40]!r} is not an option of this product' if cut is None else ('choose_option', {'group': name[:cut], 'value': name[cut + 2:]})
 
 # %% ../../nbs/envs/webshop_pages.ipynb #a8f5dd9a
 HITS = 50 # results of a search, as published
