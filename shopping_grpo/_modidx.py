@@ -510,6 +510,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                           'shopping_grpo/envs/webshop.py'),
                                             'shopping_grpo.envs.webshop.WebShop.score_native': ( 'envs/webshop.html#webshop.score_native',
                                                                                                  'shopping_grpo/envs/webshop.py'),
+                                            'shopping_grpo.envs.webshop._click_of': ( 'envs/webshop.html#_click_of',
+                                                                                      'shopping_grpo/envs/webshop.py'),
                                             'shopping_grpo.envs.webshop.guide': ( 'envs/webshop.html#guide',
                                                                                   'shopping_grpo/envs/webshop.py'),
                                             'shopping_grpo.envs.webshop.make': ('envs/webshop.html#make', 'shopping_grpo/envs/webshop.py'),

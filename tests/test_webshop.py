@@ -306,7 +306,7 @@ def an_action(o, d):
     if d.one(10) == 0: return d.pick([Message('hm'), ToolCall('fly', {}), ToolCall('open_product', {'asin': 7}), ToolCall('buy_now', '{'), click('nothing'), Message('search[]'), ToolCall('view', {'section': 'secrets'})])
     legal = [t for t in o.legal if t != 'buy_now' or d.one(6) == 0] or list(o.legal)
     name = d.pick(legal)
-    words = ['red', 'cotton', 'mug', '<r>', '<c> garden', 'case']
+    words = ['running shoes', 'dog food', 'tea', 'facial cleanser', 'red', 'Bluetooth', '<r>', '<c> garden']
     options = [(g, x['value']) for g, xs in data.get('available_options', {}).items() for x in xs]
     args = dict(search=lambda: {'query': ' '.join(d.sample(words, 2))}, open_product=lambda: {'asin': d.pick(data['products'])['asin']}, view=lambda: {'section': d.pick(('description', 'features', 'reviews', 'attributes'))},
         choose_option=lambda: dict(zip(('group', 'value'), d.pick(options))))
@@ -334,9 +334,9 @@ def walks(path, n):
 
 def test_walks_are_the_same_bytes_everywhere(shop):
     "E1, E8."
-    first = walks(shop[0].path, 150)
-    assert len(set(first)) > 140
-    code = f"import sys; sys.path.insert(0, {str(ROOT/'tests')!r}); from test_webshop import walks, Path; print(walks(Path({str(shop[0].path)!r}), 150))"
+    first = walks(shop[0].path, 90)
+    assert len(set(first)) > 85
+    code = f"import sys; sys.path.insert(0, {str(ROOT/'tests')!r}); from test_webshop import walks, Path; print(walks(Path({str(shop[0].path)!r}), 90))"
     out = subprocess.run([sys.executable, '-c', code], env=os.environ | {'PYTHONHASHSEED': '3'}, capture_output=True, text=True)
     assert out.stdout.strip() == str(first), out.stderr
 
@@ -475,6 +475,16 @@ def test_limits(shop, tasks):
 
 GOLD = Product('B0INVENT05', 'Tee | Soft', 'en', ('Clothes', 'Shirts'), '', '', '', 900, attributes=(('native.tag', '$9.0 to $12.5', False),), features=('cotton',), axes=('size', 'color'), bullets=('Soft.', 'Warm.'),
     variants=tuple(Variant(f'B0INVENT05-{n}', v, 900, 1) for n, v in enumerate(itertools.product(('s', '5" [l]'), ('navy | red', 'grün')))))
+
+
+def test_a_call_named_click_is_a_click(env, shop, tasks):
+    "So that the action dialect of models, `click[name]`, is understood."
+    env.reset(tasks[0]); env.step(ToolCall('search', {'query': shop[0][tasks[0].goal.target].title}))
+    assert not env.step(ToolCall('click', {'value': next(iter(env._shown()))})).observation.error and env._state['page'] == 'product'
+    for bad in ({}, {'value': 7}, {'value': 'x', 'more': 'y'}, 'x', {'value': 'nothing'}):
+        before = plain(env)
+        assert env.step(ToolCall('click', bad)).observation.error and plain(env) == before
+        env._refused = 0
 
 
 def test_published_texts():
@@ -682,7 +692,7 @@ def test_splits_share_no_product(requests, tasks, shop):
 
 def test_smoke_split(env, requests):
     "The gate: every exploit agent fails, every oracle succeeds, on tasks of the smoke split; no verified line is excused."
-    some = requests.tasks('test', 60)
+    some = requests.tasks('test', 40)
     assert reachable(env, some) == (some, {})
     table = audit(env, some, offered(env))
     gate(table)
@@ -696,7 +706,7 @@ def test_the_native_score_as_verified_would_not_pass(shop, requests):
     "The audit finds the published holes."
     class Fuzzy(WebShop):
         def score(self): return replace(r, kind='success') if (r := self.score_native()).kind == 'full' else r
-    table = audit(Fuzzy(*shop), requests.tasks('test', 40), ('verified',))
+    table = audit(Fuzzy(*shop), requests.tasks('test', 20), ('verified',))
     with pytest.raises(DataError, match='near-miss option under verified'): gate(table.assign(known=''))
 
 

@@ -202,13 +202,18 @@ class Moving(Tools):
         self._outcome = Outcome.purchased
         return self._show(dict(page_type='terminal', search_available=False)) if self.mode != 'compact' else 'bought'
 
-# %% ../../nbs/envs/webshop.ipynb #dee09949
+# %% ../../nbs/envs/webshop.ipynb #9a4448b8
+def _click_of(action) -> str|None: # a call of a tool named click, as the action dialect of `20a_dialect` reads `click[name]`
+    args = action.args if isinstance(action, ToolCall) and action.name == 'click' and isinstance(action.args, dict) else {}
+    return next((f'click[{x}]' for x in args.values() if isinstance(x, str)), None) if len(args) == 1 else None
+
 class Speaking(Moving):
     "The text dialect over the same state."
     def step(self, action) -> Step:
         "Do one action: a tool call, or a turn of text that holds one."
-        if isinstance(action, Message) and not self._done:
-            call = self._read(action.text)
+        said = action.text if isinstance(action, Message) else _click_of(action)
+        if said is not None and not self._done:
+            call = self._read(said)
             if isinstance(call, str): return self._misread(call)
             action = call or action
         return super().step(action)
