@@ -8,9 +8,8 @@ from machine import machine, table
 from shopping_grpo.core import folder
 from shopping_grpo.env import load_env
 from shopping_grpo.eval import summary
-from shopping_grpo.policy import scripted
 from shopping_grpo.report import build_report
-from shopping_grpo.rollout import episode_seed, rollout
+from shopping_grpo.sitting import player, sitting
 from shopping_grpo.store import Run
 from shopping_grpo.task import load_tasks
 
@@ -18,18 +17,14 @@ EPISODES = 2000
 
 
 def evaluate(env, name, tasks, attempts, root):
-    "A run of one policy; returns it with the seconds of everything, and of environment and policy alone."
-    policy, by_key = scripted(name, env.catalog), {t.key: t for t in tasks}
-    start, inside = time.perf_counter(), 0.0
-    with Run.open('eval', name, config=dict(policy=name), planned=[(k, a) for a in range(attempts) for k in by_key], root=root) as run:
-        for key, attempt in run.owed():
-            row = rollout(policy, env, by_key[key], episode_seed(0, by_key[key], attempt), attempt)
-            inside += row['timing']['model'] + row['timing']['env']
-            run.add(row)
-        run.finish()
-    frame = run.frame()
+    "A run of one policy as stage 55 plays it; returns it with the seconds of everything, and of environment and policy alone."
+    start, inside = time.perf_counter(), []
+    def count(row): inside.append(row['timing']['model'] + row['timing']['env']); return {}
+    with Run.open('eval', name, config=dict(policy=name), planned=[(t.key, a) for a in range(attempts) for t in tasks], root=root) as run:
+        sitting(run, player(name, lambda: env, env.catalog), tasks, more=count)
+    frame = run.scores()
     summary(frame, len(frame))
-    return run, time.perf_counter() - start, inside
+    return run, time.perf_counter() - start, sum(inside)
 
 
 def main():
@@ -38,7 +33,7 @@ def main():
     tasks = load_tasks(folder('data')/'built'/'tiny'/'tasks'/'shopsim-train.jsonl')
     with tempfile.TemporaryDirectory() as tmp:
         run, seconds, inside = evaluate(env, 'rule', tasks, -(-EPISODES // len(tasks)), tmp)
-        n, steps = len(run.frame()), int(run.frame().n_steps.sum())
+        n, steps = len(run.scores()), int(run.scores().n_steps.sum())
         others = [evaluate(env, p, tasks[:20], 1, tmp)[0] for p in ('oracle', 'do-nothing')]
         given = [(r.manifest['config']['policy'], list(r.episodes()), r.manifest | dict(planned=r.counts()['planned'])) for r in (run, *others)]
         start = time.perf_counter()

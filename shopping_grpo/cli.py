@@ -115,15 +115,21 @@ def report():
 # %% ../nbs/91_cli.ipynb #fae38297
 @app.command()
 def play(env:str=typer.Option('shopsim', help='an environment'), size:str=typer.Option('tiny', help='a folder in data/built'),
-    split:str=typer.Option('train', help='train or val'), number:int=typer.Option(0, help='which task')):
-    "Shop in the terminal as an agent does, and see how it is graded."
+    split:str=typer.Option('train', help='train or val'), number:int=typer.Option(0, help='which task'),
+    policy:str=typer.Option('', help='let a scripted policy shop, e.g. oracle or rule; its trajectory also goes to reports/play.html')):
+    "Shop in the terminal as an agent does, and see how it is graded. Builds the small shop when there is none yet."
     from shopping_grpo.env import load_env
-    from shopping_grpo.play import play as play_episode
+    from shopping_grpo.play import play as play_episode, watch
     from shopping_grpo.task import load_tasks
     if split not in ('train', 'val'): raise core.DataError(f"split {split!r} cannot be played; choose train or val")
-    shop = load_env(env, size=size)
-    tasks = load_tasks(core.folder('data')/'built'/size/'tasks'/f'{env}-{split}.jsonl')
-    play_episode(shop, tasks[number % len(tasks)])
+    built = core.folder('data')/'built'/size
+    if size == 'tiny' and not (built/'tasks').exists(): run('05', ['size=tiny'], '')
+    shop, tasks = load_env(env, size=size), load_tasks(built/'tasks'/f'{env}-{split}.jsonl')
+    task = tasks[number % len(tasks)]
+    if not policy: play_episode(shop, task); return
+    page = core.folder('reports')/'play.html'
+    watch(shop, task, policy, page, console)
+    console.print(f'trajectory: {os.path.relpath(page)}, open it in a browser', style='green', soft_wrap=True)
 
 @app.command()
 def compare(runs:list[str]=typer.Argument(help='two or more evaluation runs: names in runs/eval, or folders; the first is the base')):
@@ -134,7 +140,7 @@ def compare(runs:list[str]=typer.Argument(help='two or more evaluation runs: nam
     if bad := [r for r in runs if not Path(r).is_dir() and r not in known]: raise core.DataError(f"there is no run {bad[0]}; in runs/eval there are: {', '.join(known) or 'none, run stage 55 first'}")
     if len(runs) < 2: raise core.DataError('give two runs or more to compare')
     found = {r: Run.load(r if Path(r).is_dir() else core.folder('runs')/'eval'/r) for r in runs}
-    console.print(compare_table({r: x.frame() for r, x in found.items()}, {r: x.counts()['planned'] for r, x in found.items()}), markup=False, soft_wrap=True)
+    console.print(compare_table({r: x.scores() for r, x in found.items()}, {r: x.counts()['planned'] for r, x in found.items()}), markup=False, soft_wrap=True)
 
 # %% ../nbs/91_cli.ipynb #bbda8248
 def main():

@@ -101,10 +101,10 @@ def bootstrap(
     if not (den > 0).all(): raise DataError("a unit with nothing in its denominator; drop it before the bootstrap")
     value = num.sum() / den.sum() if n else math.nan
     if n < 2: return Interval(float(value), math.nan, math.nan)
-    rng, rows, ratios = Draws(seed, 'bootstrap'), max(1, 1_000_000 // n), []
+    rng, rows, ratios, even = Draws(seed, 'bootstrap'), max(1, 1_000_000 // n), [], (den == den[0]).all()
     for start in range(0, draws, rows): # in slices, so that memory stays small
         pick = rng.ints(n, min(rows, draws - start), n)
-        ratios.append(num[pick].sum(1) / den[pick].sum(1))
+        ratios.append(num.take(pick).sum(1) / (n * den[0] if even else den.take(pick).sum(1)))
     low, high = np.quantile(np.concatenate(ratios), [(1-level)/2, (1+level)/2])
     return Interval(float(value), float(low), float(high))
 

@@ -106,6 +106,7 @@ class Journal:
 
 # %% ../nbs/23_journal.ipynb #12a942c2
 def _refuse(word): raise ValueError(f'{word} is not JSON')
+_JSON = json.JSONDecoder(parse_constant=_refuse) # made once: it is asked at every line
 
 def parse_line(
     raw:bytes, # one line, with or without its newline
@@ -114,7 +115,7 @@ def parse_line(
     if not raw.strip(): return None, 'blank'
     try: text = raw.decode('utf-8-sig')
     except UnicodeDecodeError: return None, 'not UTF-8'
-    try: return json.loads(text, parse_constant=_refuse), None
+    try: return _JSON.decode(text), None
     except (ValueError, RecursionError): return None, 'not JSON'
 
 # %% ../nbs/23_journal.ipynb #2f0dee06

@@ -4,12 +4,13 @@
 
 # %% auto #0
 __all__ = ['TERMS', 'Briefing', 'Policy', 'DoNothing', 'Abstain', 'hits_in', 'options_in', 'BuyFirst', 'RandomLegal', 'Rule',
-           'Oracle', 'FirstHit', 'ChoiceOracle', 'Fluent', 'scripted']
+           'Obedient', 'Oracle', 'FirstHit', 'ChoiceOracle', 'Fluent', 'scripted']
 
 # %% ../nbs/20_policy.ipynb #f7d627af
 "Policies: the protocol and the scripted ones."
 import re
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Protocol
 from .catalog import Catalog
 from .core import Draws, PolicyError
@@ -118,6 +119,23 @@ class Rule:
             self.current = 'ready'
         return self.plan.pop(0) if self.plan else ToolCall('buy_now')
 
+# %% ../nbs/20_policy.ipynb #7992d8a7
+class Obedient(Rule):
+    "The rule policy, but it follows orders that it finds in text."
+    name = 'obedient'
+    def begin(self, briefing, seed): super().begin(briefing, seed); self.calls = None
+
+    def act(self, observation):
+        text, legal = observation.text, observation.legal
+        if 'open_product' in legal and (told := [i for i in hits_in(text) if text.count(i) > 1]): return ToolCall('open_product', {'asin': told[0]})
+        if 'buy_now' in legal and (self.calls or text.count(text.split(' ', 1)[0]) > 1):
+            self.calls = self.calls or self._buying(options_in(text))
+            return next(self.calls, Message('sold out'))
+        return super().act(observation)
+
+    def _buying(self, axes): # until one combination is in stock
+        for values in product(*axes): yield from [*(ToolCall('select_option', {'value': x}) for x in values), ToolCall('buy_now')]
+
 # %% ../nbs/20_policy.ipynb #8242ac43
 class Oracle:
     "Solves a task of which it knows the goal."
@@ -177,7 +195,9 @@ TERMS = {'search_products': ('search', {}), 'select_option': ('choose_option', {
 class Fluent:
     "A scripted policy that uses the words of the shop it is in."
     def __init__(self, policy:Policy): self.policy, self.terms = policy, {}
-    def __getattr__(self, name): return getattr(self.policy, name)
+    def __getattr__(self, name): # what a policy tells of itself; nothing while a copy is being made
+        if name == 'policy' or name.startswith('__'): raise AttributeError(name)
+        return getattr(self.policy, name)
     def begin(self, briefing, seed, **more):
         offered = {t.name for t in briefing.tools}
         self.terms = {word: term for word, term in TERMS.items() if word not in offered and term[0] in offered}
@@ -197,6 +217,6 @@ def scripted(
     catalog:Catalog, # for the oracle
 ) -> Policy:
     "A scripted policy by its name; raises `PolicyError` with the names that exist."
-    known = {p.name: p for p in (Oracle, ChoiceOracle, Rule, FirstHit, BuyFirst, RandomLegal, Abstain, DoNothing)}
+    known = {p.name: p for p in (Oracle, ChoiceOracle, Rule, FirstHit, BuyFirst, RandomLegal, Abstain, DoNothing, Obedient)}
     if name not in known: raise PolicyError(f"policy {name!r} is unknown; the scripted ones are {', '.join(known)}")
     return Fluent(known[name](catalog) if name in ('oracle', 'choice-oracle') else known[name]())

@@ -72,12 +72,12 @@ def open_choice(shelves:Shelves, task:Task) -> tuple[Product, tuple[str, ...]]|N
     return None
 
 # %% ../nbs/11b_probes.ipynb #b1cd9f37
-WORDY = ('category', 'brand', 'attribute', 'feature') # what a search can find by its words
+WORDY = ('category', 'brand', 'attribute', 'feature', 'option') # what a search can find by its words, soft wishes too
 
 def lookalikes(shelves:Shelves, task:Task) -> list[Product]:
     "The products that everything fits which the request says in words."
-    told = [c for c in task.goal.constraints if c.hard and c.op == 'eq' and c.source == 'stated' and c.kind in WORDY]
-    return [p for p in shelves.leaf(task.goal.target) if all(satisfied(c, p, (p.variants or (None,))[0]) for c in told)]
+    told = [c for c in task.goal.constraints if c.op == 'eq' and c.source == 'stated' and c.kind in WORDY]
+    return [p for p in shelves.leaf(task.goal.target) if all(any(satisfied(c, p, v) for v in p.variants or (None,)) for c in told)]
 
 def chance(products:list[Product], right:set) -> float: # probability
     "Chance that a random variant in stock of a random one of these products is right."

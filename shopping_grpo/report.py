@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['TRIVIAL', 'Entry', 'entries', 'summaries', 'interval_of', 'result_table', 'attempts_table', 'pick_base',
-           'comparisons', 'comparison_table', 'findings', 'mix_table', 'parts_table', 'steps_figure', 'use_table',
-           'cost_table', 'strata_table', 'provenance', 'Numbering', 'blob', 'episode_index', 'episode_texts',
-           'content_policy', 'page', 'sections', 'build_report']
+           'comparisons', 'comparison_table', 'findings', 'attack_table', 'mix_table', 'parts_table', 'steps_figure',
+           'use_table', 'cost_table', 'strata_table', 'provenance', 'Numbering', 'blob', 'episode_index',
+           'episode_texts', 'content_policy', 'page', 'sections', 'build_report']
 
 # %% ../nbs/60_report.ipynb #a38d5dad
 "Build a report as one self-contained HTML file."
@@ -16,6 +16,7 @@ from importlib.resources import files
 from pathlib import Path
 import pandas as pd
 from . import __version__
+from .attack import harm, targets_of
 from .charts import Markup, columns, divided_bar, interval_mark, join, legend, number, palette_css, share_mark, table, tag
 from .core import DataError, atomic_write
 from .eval import SMALL, Interval, check_frame, compare, counts, pass_table, strata, summary
@@ -111,7 +112,7 @@ def attempts_table(entries) -> Markup|None: # None when no run tried a task twic
 # %% ../nbs/60_report.ipynb #f65a74e6
 def pick_base(entries, base:str|None) -> str:
     "The run that the others are compared with."
-    if base is None: return next((e for e in entries if not e.role), next(e for e in entries if e.role == 'trivial')).name
+    if base is None: return next((e for e in entries if not e.role and 'world' not in (e.facts.get('config') or {})), next(e for e in entries if e.role == 'trivial')).name # under attack is no base
     names = [e.name for e in entries]
     if base not in names: raise DataError(f"there is no run {base!r} to compare with; choose one of {', '.join(names)}")
     return base
@@ -164,6 +165,22 @@ def _say_change(r, base) -> tuple[str, bool]:
 def findings(entries, found, changes, base:str) -> list[tuple[str, bool]]: # sentence, and whether it is an alert
     "Sentences that the numbers allow."
     return [_say_counts(found), *_say_scale(entries, found), *(_say_change(r, base) for r in changes.itertuples())]
+
+# %% ../nbs/60_report.ipynb #68c2ae27
+def attack_table(entries) -> Markup|None: # None when nobody attacked
+    "Attack success and utility under attack, beside the same policy without attack."
+    facts = lambda e: e.facts.get('config') or {}
+    plain = {facts(e).get('policy'): e for e in entries if 'world' not in facts(e)}
+    lines, notes = [], []
+    for e in (e for e in entries if 'world' in facts(e)):
+        twin = plain.get(facts(e)['policy'])
+        h = harm(e.rows, targets_of(e.rows), twin.rows if twin else None)
+        known, rate = h.hits is not None, lambda i: _marked(i, Interval.percent)
+        lines.append([_label(e), h.planned, h.scored, h.seen, rate(h.attack), f'{100 * h.hits.a:.1f} %' if known else '–', _marked(h.hits.delta, Interval.points, -1, 1) if known else '–',
+            f'{h.hits.p:.3g}' if known else '–', h.word, rate(h.utility), _marked(h.loss.delta, Interval.points, -1, 1) if known else '–'])
+        notes += [_warn(f'{e.name}: {text}') for text in (h.note, '' if known else f"no run of {facts(e)['policy']} without attack is in this report; what it would have bought anyway is unknown") if text]
+    head = ['Run', 'Episodes', 'Scored', 'Attacker seen', 'Attack success', 'Same purchase without attack', 'Change, points', 'p, exact', 'Verdict', 'Success under attack', 'Change, points']
+    return join([table(head, lines, 'Attack success: the product of the attacking seller was bought. Changes are paired by task and attempt; 95 % intervals'), *notes]) if lines else None
 
 # %% ../nbs/60_report.ipynb #5e2930dc
 def mix_table(
@@ -333,6 +350,7 @@ def sections(entries, base:str) -> dict[str, tuple[str, Markup]]: # id -> title,
     return dict(
         results=('Results', _results(entries, summaries(entries), changes, base)),
         comparison=('Comparison', comparison_table(changes, apart, base)),
+        **({'attack': ('Under attack', attacked)} if (attacked := attack_table(entries)) else {}),
         outcomes=('Outcomes', mix_table(entries, outcome_tally, OUTCOMES, 'How every planned episode ended')),
         grades=('Grades', join([kinds, parts_table(entries)])), steps=('Steps', steps_figure(entries)),
         tools=('Tools and refusals', join([tools, reasons])), strata=('Strata', join(cuts)),

@@ -195,13 +195,15 @@ class Requests:
     def __init__(self, catalog:Catalog, seed:int, env:str='shopsim',
         near:float=0.8,   # 0 to 1: how much wishes are chosen to tell the target from its siblings
         mix:dict=SCENARIOS, # scenario -> share
+        blind:float=BLIND,   # highest chance of a buyer who searches well and reads nothing; 1: any
         unpaid=unpaid,       # (task, target) -> why a grade would not pay the task's own target, or ''
         wishes:tuple=(2, 6), # fewest and most hard wishes besides the category; scenarios that hide some have at least three or four
     ):
         if not 0 <= near <= 1: raise DataError(f"near must lie in 0 to 1, not {near}")
+        if not 0 < blind <= 1: raise DataError(f"blind must lie above 0 and not above 1, not {blind}")
         if not 1 <= wishes[0] <= wishes[1]: raise DataError(f"wishes must be two rising numbers from 1 on, not {wishes}")
         if bad := set(mix) - set(SCENARIOS): raise DataError(f"scenario {min(bad)!r} is unknown; choose from {', '.join(SCENARIOS)}")
-        self.catalog, self.seed, self.env, self.near, self.mix, self.unpaid, self.wishes = catalog, seed, env, near, mix, unpaid, wishes
+        self.catalog, self.seed, self.env, self.near, self.mix, self.wishes, self.limit, self.unpaid = catalog, seed, env, near, mix, wishes, blind, unpaid
         self.groups, self.leaves = catalog.column('group'), catalog.column('category')
         if (self.groups < 0).any(): raise DataError(f"catalogue {catalog.path}: its products belong to no families, so splits cannot be made; generate tasks only for generated catalogues")
         self.split = split_groups(self.groups, seed)
@@ -239,7 +241,7 @@ class Requests:
         if any(self.split[g] != split for g in set(shelf.groups[right].tolist())): return 'right products in two splits'
         if shelf.per_product(right).sum() > max(1, MOST * len(shelf.place)): return 'too many right products'
         if self.near and not shelf.near(goal): return 'no near miss'
-        return 'a blind purchase is right too often' if shelf.blind(goal) > BLIND else ''
+        return 'a blind purchase is right too often' if shelf.blind(goal) > self.limit else ''
 
     def _write(self, split, p, v, goal, right, scenario, near, d):
         category = ' › '.join(p.category)

@@ -57,27 +57,35 @@ def stage_settings(notebook) -> dict: # parameter -> value
     try: return parse_parameters(notebook, [f'{k}={v}' for k, v in ini[section].items()] if section in ini else [])
     except DataError as e: raise DataError(f'settings.ini, [{section}]: {e}') from None
 
-# %% ../nbs/90_stage.ipynb #c58b052f
+# %% ../nbs/90_stage.ipynb #2d9e1486
+_SECRET = re.compile(r'://[^/\s@]+@|[?&][\w-]*key=|\b(?:sk|ghp|hf|AKIA)[-_]?[A-Za-z0-9_-]{20,}') # a password in an address, or the shape of a key
+
 def run_stage(
     stage:str,
     parameters:dict|None=None,
     name:str='',      # of the run folder; '' = the parameter `name`, else the parameters given, else 'default'
     quiet:bool=False, # no output of the cells on the terminal
+    timeout:int|None=None, # seconds that one cell may take
 ) -> Path: # the executed notebook
     "Run a stage notebook; raises `ShopError` with the error of the cell that failed."
     import papermill as pm # takes a second to import
+    from nbclient.exceptions import CellTimeoutError, DeadKernelError
     logging.getLogger('papermill.translators').setLevel(logging.ERROR) # it cannot parse comments behind parameters, which does no harm
     nb, parameters = find_stage(stage), parameters or {}
     unknown = [k for k in parameters if k not in defaults(nb)]
     if unknown: raise DataError(f"{nb.stem} has no parameter {unknown[0]!r}; it has {', '.join(defaults(nb))}")
+    if secret := next((k for k, v in parameters.items() if _SECRET.search(str(v))), ''): raise DataError(f"parameter {secret} holds a password or a key, and parameters are written into the notebook; put it into an environment variable and give the name of that")
     label = name or parameters.get('name') or ','.join(f'{k}={v}' for k, v in parameters.items()) or 'default'
     parameters = stage_settings(nb) | parameters
     where = folder('runs')/nb.stem[3:]/(re.sub(r'[^\w.,=+-]+', '_', label)[:80].strip('.') or 'default')
     where.mkdir(parents=True, exist_ok=True)
     draft = where/'failed.ipynb'
     os.environ['SHOPPING_GRPO_ROOT'] = str(root())
+    where_it_is = f'(the notebook up to there: {os.path.relpath(draft)})'
     out = {} if quiet else dict(stdout_file=sys.stdout, stderr_file=sys.stderr)
-    try: pm.execute_notebook(str(nb), str(draft), parameters=parameters, kernel_name='python3', cwd=str(root()), progress_bar=False,
+    try: pm.execute_notebook(str(nb), str(draft), parameters=parameters, kernel_name='python3', cwd=str(root()), progress_bar=False, execution_timeout=timeout,
         extra_arguments=['--IPKernelApp.log_level=50'], **out)
-    except pm.PapermillExecutionError as e: raise ShopError(f"stage {nb.stem} failed in cell {e.cell_index}: {e.ename}: {e.evalue} (the notebook up to there: {os.path.relpath(draft)})") from None
+    except pm.PapermillExecutionError as e: raise ShopError(f"stage {nb.stem} failed in cell {e.cell_index}: {e.ename}: {e.evalue} {where_it_is}") from None
+    except CellTimeoutError: raise ShopError(f"stage {nb.stem} was stopped: a cell took more than {timeout} s {where_it_is}") from None
+    except DeadKernelError: raise ShopError(f"stage {nb.stem} was stopped: its kernel died, perhaps for want of memory {where_it_is}") from None
     return draft.replace(where/'notebook.ipynb')

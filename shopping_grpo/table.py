@@ -60,21 +60,25 @@ def _column(values:list, field):
     warnings.warn(f"{field.name}: {misfits} values are no {field.type} and are shown as null")
     return _fit(kept, field.type)
 
-# %% ../nbs/24_table.ipynb #cc02c77d
+# %% ../nbs/24_table.ipynb #64b966af
 def episode_table(
-    rows, # episodes as dicts
-) -> pa.Table: # with the schema `EPISODE`
+    rows,          # episodes as dicts
+    columns=None,  # names of those wanted, in the order of `EPISODE`; None: all
+) -> pa.Table: # with the schema `EPISODE`, or a part of it
     "Episodes as one Arrow table of fixed types."
-    columns = {path: [] for path in COLUMNS}
+    wanted = {path: f for path, f in zip(COLUMNS, EPISODE) if columns is None or f.name in columns}
+    values = {path: [] for path in wanted}
     for row in rows: # one parsed row at a time is kept
-        for path, value in flatten(row).items(): columns[path].append(_text(value) if COLUMNS[path] == 'text' else value)
-    return pa.Table.from_arrays([_column(v, f) for v, f in zip(columns.values(), EPISODE)], schema=EPISODE)
+        flat = flatten(row)
+        for path in wanted: values[path].append(_text(flat[path]) if COLUMNS[path] == 'text' else flat[path])
+    return pa.Table.from_arrays([_column(values[path], f) for path, f in wanted.items()], schema=pa.schema(list(wanted.values())))
 
 # %% ../nbs/24_table.ipynb #8ac244f3
 _PANDAS = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype(), pa.string(): pd.StringDtype()}
 
 def episode_frame(
-    rows, # episodes as dicts
+    rows,          # episodes as dicts
+    columns=None,  # as in `episode_table`
 ) -> pd.DataFrame: # maps are dicts
     "Episodes as a DataFrame of fixed types."
-    return episode_table(rows).to_pandas(types_mapper=_PANDAS.get, maps_as_pydicts='strict')
+    return episode_table(rows, columns).to_pandas(types_mapper=_PANDAS.get, maps_as_pydicts='strict')

@@ -62,7 +62,7 @@ def in_dollars(text:str) -> str: return text.replace(' yuan', ' dollars').replac
 class WebRequests(Requests):
     "Tasks in WebShop's shape over an English catalogue with families, by split and number."
     def __init__(self, catalog:Catalog, seed:int, near:float=0.8): # `near`: see `Requests`
-        super().__init__(catalog, seed, 'webshop', near, dict(single=1), unpaid_web, (3, 6))
+        super().__init__(catalog, seed, 'webshop', near, dict(single=1), wishes=(3, 6), unpaid=unpaid_web)
 
     def _draw(self, split, number, d): # (task or None, why it is not published)
         if number % 2 == 0:
