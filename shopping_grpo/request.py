@@ -196,7 +196,7 @@ class Requests:
         near:float=0.8,   # 0 to 1: how much wishes are chosen to tell the target from its siblings
         mix:dict=SCENARIOS, # scenario -> share
         blind:float=BLIND,   # highest chance of a buyer who searches well and reads nothing; 1: any
-        unpaid=unpaid,       # (task, target) -> why a grade would not pay the task's own target, or ''
+        unpaid=None,         # (task, target) -> why a grade would not pay the task's own target, or ''; None = as ShopSim
         wishes:tuple=(2, 6), # fewest and most hard wishes besides the category; scenarios that hide some have at least three or four
     ):
         if not 0 <= near <= 1: raise DataError(f"near must lie in 0 to 1, not {near}")
@@ -233,7 +233,7 @@ class Requests:
         if why := self._unfit(split, v, shelf, goal): return None, why
         t = self._write(split, p, v, goal, tuple(sorted(shelf.ids[shelf.right(goal)].tolist())), scenario, shelf.near(goal), d)
         if t is None: return None, 'nothing to hide'
-        return t, f'published rule: {why}' if (why := self.unpaid(t, p)) else ''
+        return t, f'published rule: {why}' if (why := (self.unpaid or unpaid)(t, p)) else ''
 
     def _unfit(self, split, v, shelf, goal) -> str: # why a goal makes no task
         right = shelf.right(goal)
