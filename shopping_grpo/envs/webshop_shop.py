@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from ..catalog import Catalog, Product, Variant
 from ..core import DataError, Draws, atomic_write, folder, hold
+from ..datacard import write_card, write_sums
 from ..env import Outcome
 from .webshop_goals import Aisles, draw_bound, human_goals, import_shop, protocol, sale_price, split_goals, synthetic_goals, task_goal, web_task
 from .webshop_reward import NO_BOUND, native_reward
@@ -105,7 +106,10 @@ def build(
     except DataError: build_index(path/'index', catalog)
     sums = path/'tasks'/'webshop.json'
     have = json.loads(sums.read_text()) if sums.exists() and not made else {}
-    if freeze or not (want | dict(catalog=catalog.digest)).items() <= have.items(): _write_tasks(path, name, catalog, n, freeze, want)
+    if freeze or not (want | dict(catalog=catalog.digest)).items() <= have.items():
+        _write_tasks(path, name, catalog, n, freeze, want)
+        write_card(path, catalog)
+        write_sums(path)
     return path
 
 # %% ../../nbs/envs/webshop_shop.ipynb #52e85803

@@ -32,9 +32,12 @@ def size_of(word:str) -> int|None: # 0 = medium
 
 # %% ../../nbs/envs/webshop_values.ipynb #8bc2d120
 _SPELLING = {'grey': 'gray', 'colour': 'color', 'multicolour': 'multicolor', 'aluminium': 'aluminum', 'fibre': 'fiber'}
-_FORMS = ((re.compile(r'(?<=\d)\s*[x×*]\s*(?=\d)|(?<=\d[a-z"])\s*[x×*]\s*(?=\d)|(?<=\d[a-z]{2})\s*[x×*]\s*(?=\d)|×'), ' x '), (re.compile(r'\bfl\.? ?oz\b|\bfluid ounces?\b|\bfl\.? ounces?\b'), 'floz'), (re.compile(r'\b(?:pack|set|box|case) of (\d+)\b'), r'\1 pack'), (re.compile(r"''|[”“]"), '"'), (re.compile('[’‘]'), "'"),
+_FORMS = ((re.compile(r'(?:(?<=\d)|(?<=\d[a-z"])|(?<=\d[a-z]{2}))\s*[x×*]\s*(?=\d)|×'), ' x '), (re.compile(r'\bfl\.? ?oz\b|\bfluid ounces?\b|\bfl\.? ounces?\b'), 'floz'), (re.compile(r'\b(?:pack|set|box|case) of (\d+)\b'), r'\1 pack'), (re.compile(r"''|[”“]"), '"'), (re.compile('[’‘]'), "'"),
     (re.compile(r'(?<=\d)-(?=(?:pack|count|piece|inch|foot|ounce)\b)'), ' '))
-_ITEM = re.compile(r'(?P<size>(?<!\w)(?:\d{1,2}x|x+)[ -]?(?:large|small|l|s)(?!\w))|(?<![\w.])(?P<n>\d+(?:\.\d+)?|\.\d+)(?!\w*\d)\s*(?P<unit>[a-z]+|["\'])?(?!\w)|(?P<word>\w+(?:[.\'-]\w+)*)|(?P<sign>(?<=\w)-(?=\w)|[^\w\s()\[\]{}|,;:/-])')
+_ITEM = re.compile(r'''(?P<size>(?<!\w)(?:\d{1,2}x|x+)[ -]?(?:large|small|l|s)(?!\w))
+    |(?<![\w.])(?P<n>\d+(?:\.\d+)?|\.\d+)(?!\w*\d)\s*(?P<unit>[a-z]+|["'])?(?!\w)
+    |(?P<word>\w+(?:[.'-]\w+)*)
+    |(?P<sign>(?<=\w)-(?=\w)|[^\w\s()\[\]{}|,;:/-])''', re.X)
 _SIZES = re.compile(r'\bsize|\bfit\b|\bbottoms?\b|\btops?\b')
 
 @lru_cache(1 << 15)
