@@ -163,6 +163,11 @@ class Environment:
     def __init_subclass__(cls):
         cls._tools = {n: m.tool for c in reversed(cls.__mro__) for n, m in vars(c).items() if hasattr(m, 'tool')}
 
+    @classmethod
+    def toolbox(cls) -> dict[str, Tool]:
+        "Every tool that it may offer, by name."
+        return dict(cls._tools)
+
     @property
     def tools(self) -> list[Tool]:
         "The tools offered in this episode, as copies; before the first reset, those of an ordinary task."

@@ -23,8 +23,9 @@ class Size:
     "How many families a catalogue has, and how many members of each."
     families: int
     members: int = FAMILY
+    leaves: int = 0 # of the grammar, from the first; 0 means all
     def __len__(self): return self.families * self.members
-SIZES = dict(tiny=Size(24, 42), small=Size(200), medium=Size(2_000), large=Size(25_000))
+SIZES = dict(lesson=Size(160, 10, 4), tiny=Size(24, 42), small=Size(200), medium=Size(2_000), large=Size(25_000))
 
 # %% ../nbs/01b_generate.ipynb #db3a5364
 SERVICES = dict(zh=('包邮', '7天无理由退换', '次日达', '货到付款', '官方旗舰', '电子发票', '运费险'),
@@ -41,8 +42,9 @@ def _seller(lang:str, n:int) -> str: # the n-th invented seller
 # %% ../nbs/01b_generate.ipynb #e53af306
 class Vocabulary:
     "Numbers of all words for one seed and number of families, as arrays that a family can index."
-    def __init__(self, families:int):
+    def __init__(self, families:int, leaves:int=0): # 0: all
         self.domains, self.leaves = load_grammar()
+        self.leaves = self.leaves[:leaves or None]
         self.words = w = Words()
         self.lang = {g: w[g] for g in LANGS}
         self.services = {g: np.array(w.codes(SERVICES[g])) for g in LANGS}
@@ -272,12 +274,12 @@ PART = 64 # families in a part; a whole part is a multiple of a batch
 assert PART * FAMILY % ROWS == 0
 
 @functools.lru_cache(1)
-def _vocabulary(families): return Vocabulary(families)
+def _vocabulary(families, leaves): return Vocabulary(families, leaves)
 
-def _make_part(folder:str, seed:int, families:int, members:int, langs, part:int) -> list[str]: # digests of its batches; runs in a worker
+def _make_part(folder:str, seed:int, s:Size, langs, part:int) -> list[str]: # digests of its batches; runs in a worker
     path = Path(folder)/f'{part:05d}.arrow'
     if not path.exists():
-        batch = make_batch(_vocabulary(families), seed, range(part * PART, min(families, (part + 1) * PART)), members, langs)
+        batch = make_batch(_vocabulary(s.families, s.leaves), seed, range(part * PART, min(s.families, (part + 1) * PART)), s.members, langs)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, SCHEMA) as f:
             for a in range(0, len(batch), ROWS): f.write_batch(batch.slice(a, ROWS))
@@ -302,13 +304,13 @@ def generate(
     if not languages or len(set(languages)) < len(languages): raise DataError(f"languages must be different ones of {', '.join(LANGS)}")
     if workers is not None and workers < 1: raise DataError(f"workers must be 1 or more, not {workers}")
     s, path = SIZES[size], Path(path)
-    origin = dict(generator='shopping_grpo.generate', size=size, seed=seed, languages=list(languages), families=s.families, members=s.members, grammar=grammar_digest())
+    origin = dict(generator='shopping_grpo.generate', size=size, seed=seed, languages=list(languages), families=s.families, members=s.members, grammar=grammar_digest()) | ({'leaves': s.leaves} if s.leaves else {})
     if (have := _whole(path)) and have.meta['origin'] == origin: return have, False
     parts, count = path.parent/f'.parts-{digest(origin)}', -(-s.families // PART)
     parts.mkdir(parents=True, exist_ok=True)
-    job = functools.partial(_make_part, str(parts), seed, s.families, s.members, tuple(languages))
+    job = functools.partial(_make_part, str(parts), seed, s, tuple(languages))
     workers = min(workers or os.cpu_count(), count)
-    with CatalogWriter(path, origin, words=_vocabulary(s.families).words) as w:
+    with CatalogWriter(path, origin, words=_vocabulary(s.families, s.leaves).words) as w:
         with pool(workers) if workers > 1 else _Here() as makers:
             for part, digests in enumerate(progress(makers.map(job, range(count)), count)):
                 for b, d in zip(_batches(parts/f'{part:05d}.arrow'), digests): w.add_batch(b, d)

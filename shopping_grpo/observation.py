@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['LABEL', 'MOST', 'FORMAT', 'SUBPAGES', 'BUTTONS', 'WORDS', 'SECRET', 'VIEWS', 'LADDER', 'same', 'word', 'axis_labels',
            'option_labels', 'Card', 'price_text', 'shown_id', 'make_row', 'make_card', 'page', 'buttons',
-           'results_page', 'product_page', 'sub_page', 'shorten', 'compact', 'published', 'rough_tokens', 'project',
-           'finish', 'Shelf', 'shelf']
+           'results_page', 'product_page', 'sub_page', 'shorten', 'compact', 'brief', 'published', 'rough_tokens',
+           'project', 'finish', 'Shelf', 'shelf']
 
 # %% ../nbs/04a_observation.ipynb #d288c128
 "Pages of a shop as plain dicts, their two texts, and the projection into a budget of tokens."
@@ -163,6 +163,20 @@ def _compact_product(state, w, limit):
     if state['selected_options']: lines.append(f"{w['selected']}: " + '; '.join(f'{a}={x}' for a, x in state['selected_options'].items()) + f" → {state.get('selected_price', w['open'])}")
     return '\n'.join(x for x in lines if x)
 
+# %% ../nbs/04a_observation.ipynb #7f4871a8
+def _span(price:str) -> str: return re.sub(r'(?:CNY |¥)|\.00', '', price) # an amount without its currency
+
+def brief(state:dict, lang:str, limit:int|None=None) -> str:
+    "The shortest text of a page."
+    w, kind = WORDS[lang], state['page_type']
+    if kind == 'search_results' and state['products']:
+        return '\n'.join(f"{r['rank']} | {_span(r['price'])} | {r['brand']} | " + shorten(', '.join(x.split(': ', 1)[-1] for x in r['key_attributes']), limit) for r in state['products'])
+    if kind != 'product_detail': return compact(state, lang, limit)
+    p = state['product']
+    if state['selected_options']: return f"{w['selected']} " + ', '.join(state['selected_options'].values()) + f" {w['price']} {_span(state.get('selected_price', w['open']))}"
+    options = [' | '.join(o['value'] + ('' if o['available'] else ' ✕') for o in options) for options in state['available_options'].values()]
+    return '\n'.join([f"{shorten(p['title'], limit)} {w['price']} {_span(p['price'])}", *(f"{w['options']} {x}" for x in options)])
+
 # %% ../nbs/04a_observation.ipynb #6e1f5429
 SECRET = frozenset(('goal', 'reward', 'reward_detail', 'target_asin', 'answer'))
 
@@ -191,7 +205,7 @@ def published(state:dict, lang:str, limit:int|None=None) -> str: # `lang` change
     actions = [_published_name(a) if a in options else a for a in state['actions']]
     return '\n'.join(['[shop observation v2]', f"page_type: {state['page_type']}", *body, '', f"search_available: {_json(state['search_available'])}", f'actions: {_json(actions)}'])
 
-VIEWS = dict(compact=compact, published=published)
+VIEWS = dict(compact=compact, brief=brief, published=published)
 
 # %% ../nbs/04a_observation.ipynb #b047aac7
 def rough_tokens(text:str) -> int:

@@ -154,7 +154,8 @@ class Oracle:
     def act(self, observation):
         if 'search_products' in observation.legal: return ToolCall('search_products', {'query': self.product.title})
         if 'open_product' in observation.legal:
-            if self.product.id in hits_in(observation.text): return ToolCall('open_product', {'asin': self.product.id})
+            shown = [r['asin'] for r in observation.data.get('products', ())] # the brief view prints ranks instead of ids
+            if self.product.id in [*hits_in(observation.text), *shown]: return ToolCall('open_product', {'asin': self.product.id})
             return ToolCall('next_page') if 'next_page' in observation.legal else Message('not found')
         return self.plan.pop(0) if self.plan else Message('lost')
 

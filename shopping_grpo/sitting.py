@@ -15,8 +15,8 @@ from .endpoint import Meter, make_policy
 from .rollout import episode_seed, rollout, rollouts
 from .store import Run, is_errored
 
-# %% ../nbs/21b_sitting.ipynb #4c524e0a
-ENGINES = {'local': 'shopping_grpo.lockstep'} # word before the colon -> module with a `player`
+# %% ../nbs/21b_sitting.ipynb #e065af1b
+ENGINES = {'local': 'shopping_grpo.local'} # word before the colon -> module with a `player`
 _TRANSPORT = 'timeout', 'tries', 'backoff', 'max_wait' # of an endpoint: they change no answer
 
 @dataclass(frozen=True)

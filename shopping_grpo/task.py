@@ -191,13 +191,14 @@ def make_sheet(
     splits:dict[str, list[Task]],
     catalog:Catalog,
     task_seed:int,
+    options:dict={}, # of the generator, where they are not its defaults
 ) -> dict: # plain JSON
     "Keys and digests of splits, with what they were made from."
     part = lambda ts: dict(n=len(ts), digest=digest([t.key for t in ts]), keys=[t.key for t in ts])
     sheet = {s: part(ts) for s, ts in splits.items()}
     if 'test' in splits: sheet['test']['goals'] = [digest(t.goal) for t in splits['test']]
     origin = catalog.meta['origin']
-    return dict(env=next(iter(splits.values()))[0].env, catalog=origin.get('size', ''), catalog_digest=catalog.digest, catalog_seed=origin.get('seed'), task_seed=task_seed, splits=sheet)
+    return dict(env=next(iter(splits.values()))[0].env, catalog=origin.get('size', ''), catalog_digest=catalog.digest, catalog_seed=origin.get('seed'), task_seed=task_seed, **({'options': options} if options else {}), splits=sheet)
 
 def write_sheet(path, sheet:dict):
     "Freeze splits: write their sheet."
@@ -210,7 +211,7 @@ def check_sheet(
     "Compare splits with the frozen ones; raises `DataError` at the first task that differs."
     if not Path(path).exists(): return False
     frozen = json.loads(Path(path).read_text())
-    if any(frozen[k] != made[k] for k in ('env', 'catalog_digest', 'task_seed')): return False
+    if any(frozen.get(k) != made.get(k) for k in ('env', 'catalog_digest', 'task_seed', 'options')): return False
     for split, part in made['splits'].items():
         for n, (old, new) in enumerate(zip(frozen['splits'][split]['keys'], part['keys'])):
             if old != new: raise DataError(f"{path}: task {n} of split {split} is {new}, but {old} was frozen; the task generator has changed: restore it, or freeze new splits and say so in CHANGELOG.md")

@@ -32,7 +32,8 @@ class Rules(Environment):
     max_turns, page_size, repeats, stalls, unseen, questions = 35, 20, 3, 4, 3, 8
 
     def __init__(self, catalog:Catalog, engine:SearchEngine,
-        view:str='compact',                       # or 'published'
+        view:str='compact',                       # a key of `VIEWS`; in 'brief' a result is called by its rank
+        page_size:int|None=None,                  # results on a page; None: the published 20
         think:bool=False,                         # offer the tool that does nothing
         tokens:dict|None=None,                    # budgets that differ from `TOKENS`
         count:Callable[[str], int]=rough_tokens): # tokens of a text
@@ -40,6 +41,7 @@ class Rules(Environment):
         if wrong := (tokens or {}).keys() - TOKENS.keys(): raise EnvError(f"no page is called {sorted(wrong)[0]!r}; budgets are for {', '.join(TOKENS)}")
         self.catalog, self.engine, self.view, self.thinks, self.tokens, self.count = catalog, engine, view, think, TOKENS | (tokens or {}), count
         self._shelf = shelf(catalog, engine)
+        if page_size: self.page_size = page_size
 
     # an episode
     def _offered(self, task):
@@ -77,7 +79,8 @@ class Rules(Environment):
         return (*out, *['ask_shopper'] * (self._shopper is not None and s['asked'] < self.questions), *['think'] * self.thinks, 'finish_without_purchase')
 
     def _ids(self) -> dict: # as shown -> product id
-        return {shown_id(h.product_id): h.product_id for h in self._found.hits}
+        ids = {shown_id(h.product_id): h.product_id for h in self._found.hits}
+        return {str(h.rank): h.product_id for h in self._found.hits} | ids if self.view == 'brief' else ids
 
     def _illegal(self, name, args):
         if name == 'search_products' and not self._shelf.words(args['query']): return 'the query has no words'
