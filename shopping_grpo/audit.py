@@ -187,13 +187,13 @@ def _broken(line:Line, case:Case, lines:dict, bounds) -> list[str]: # the requir
     return out
 
 # %% ../nbs/11_audit.ipynb #1eb30365
-def _row(env, line:Line, case:Case, lines:dict, bounds) -> dict:
+def _row(env, line:Line, case:Case, lines:dict, bounds, known) -> dict:
     broken = _broken(line, case, lines, bounds)
     lacks = 'no such purchase in these tasks' if case.script or case.make else 'no tools for it'
     return dict(env=env, score=line.score, agent=line.agent, n=line.n, success=line.success, reward=line.mean,
         invalid=line.n - len(line.values), leaks=line.leaks, steps=line.steps / line.n if line.n else math.nan,
         expectation='; '.join(r.text for r in case.rules) if line.n else f'not applicable: {lacks}', ok=not broken if line.n else None,
-        broken='; '.join(broken), known=KNOWN.get((env, line.score, line.agent), '') if broken else '')
+        broken='; '.join(broken), known=(KNOWN.get((env, line.score, line.agent)) or known.get((line.score, line.agent), '')) if broken else '')
 
 # %% ../nbs/11_audit.ipynb #2921867e
 def audit(env:Environment, tasks:Iterable[Task], scores=('verified', 'native'),
@@ -209,7 +209,7 @@ def audit(env:Environment, tasks:Iterable[Task], scores=('verified', 'native'),
     cases = trivial_cases(guide, chance_bound(shelves, tasks)) + informed_cases(guide, shelves, kinds)
     found = [(case, line) for case in watch(cases) for line in run_case(case, env, tasks, guide, scorers, seed)]
     by_score = {s: {line.agent: line for _, line in found if line.score == s} for s in scores}
-    rows = [_row(env.name, line, case, by_score[line.score], guide.bounds[line.score]) for s in scores for case, line in found if line.score == s]
+    rows = [_row(env.name, line, case, by_score[line.score], guide.bounds[line.score], guide.known) for s in scores for case, line in found if line.score == s]
     return pd.DataFrame(rows).astype({'ok': object})
 
 # %% ../nbs/11_audit.ipynb #bc915ab1

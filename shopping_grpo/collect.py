@@ -16,6 +16,7 @@ import pandas as pd
 from .catalog import Catalog
 from .core import DataError, Draws, PolicyError, atomic_write, canonical_json, digest, file_digest
 from .endpoint import Endpoint, EndpointConfig, Meter, make_policy
+from .policy import Fluent
 from .filter import Demo, Rules, Selection, balance, diversity, examine, only_training, rough_count
 from .rollout import rollouts
 from .store import Run, is_errored
@@ -46,7 +47,7 @@ def make_teacher(
     **config,              # of an endpoint, see `EndpointConfig`
 ):
     "A teacher from one line of text."
-    if spec == 'teacher': return Teacher(catalog, noise)
+    if spec == 'teacher': return Fluent(Teacher(catalog, noise)) # in the words of any shop
     policy = make_policy(spec, catalog, meter, **(config if spec.startswith('endpoint:') else {}))
     return Converging(policy.config, meter) if converge and isinstance(policy, Endpoint) else policy
 

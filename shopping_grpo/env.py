@@ -237,7 +237,7 @@ class Environment:
 def load_env(name:str, **config) -> Environment:
     "The environment of a module in `shopping_grpo.envs`; raises `EnvError` with the names that exist."
     import pkgutil, shopping_grpo.envs as envs
-    names = sorted(m.name for m in pkgutil.iter_modules(envs.__path__))
+    names = sorted(m.name for m in pkgutil.iter_modules(envs.__path__) if '_' not in m.name)
     if name not in names: raise EnvError(f"environment {name!r} is unknown; there are: {', '.join(names)}")
     return importlib.import_module(f'shopping_grpo.envs.{name}').make(**config)
 
@@ -305,7 +305,7 @@ def _check_end(env, task):
     before = canonical_json(env._plain_state())
     s = env.step(ToolCall('no_such_tool', {}))
     _need(env, s.observation.error and len(s.observation.text) <= FEEDBACK and canonical_json(env._plain_state()) == before, 'a malformed call is answered with a short error observation and changes nothing')
-    env.step(Message('bye'))
+    for _ in range(env.max_refusals): env.step(Message('bye')) # the first ends it, or all are refused
     h, reward = env.state_hash(), env.score()
     _need(env, env.step(ToolCall(env.tools[0].name, {})).done and env.state_hash() == h, 'a step after the end is refused and changes nothing')
     _need(env, reward.valid and canonical_json(reward) == canonical_json(env.score()), 'after the end `score` returns one and the same valid Reward for what the model did')

@@ -196,13 +196,14 @@ class Requests:
         near:float=0.8,   # 0 to 1: how much wishes are chosen to tell the target from its siblings
         mix:dict=SCENARIOS, # scenario -> share
         blind:float=BLIND,   # highest chance of a buyer who searches well and reads nothing; 1: any
+        unpaid=None,         # (task, target) -> why a grade would not pay the task's own target, or ''; None = as ShopSim
         wishes:tuple=(2, 6), # fewest and most hard wishes besides the category; scenarios that hide some have at least three or four
     ):
         if not 0 <= near <= 1: raise DataError(f"near must lie in 0 to 1, not {near}")
         if not 0 < blind <= 1: raise DataError(f"blind must lie above 0 and not above 1, not {blind}")
         if not 1 <= wishes[0] <= wishes[1]: raise DataError(f"wishes must be two rising numbers from 1 on, not {wishes}")
         if bad := set(mix) - set(SCENARIOS): raise DataError(f"scenario {min(bad)!r} is unknown; choose from {', '.join(SCENARIOS)}")
-        self.catalog, self.seed, self.env, self.near, self.mix, self.wishes, self.limit = catalog, seed, env, near, mix, wishes, blind
+        self.catalog, self.seed, self.env, self.near, self.mix, self.wishes, self.limit, self.unpaid = catalog, seed, env, near, mix, wishes, blind, unpaid
         self.groups, self.leaves = catalog.column('group'), catalog.column('category')
         if (self.groups < 0).any(): raise DataError(f"catalogue {catalog.path}: its products belong to no families, so splits cannot be made; generate tasks only for generated catalogues")
         self.split = split_groups(self.groups, seed)
@@ -232,7 +233,7 @@ class Requests:
         if why := self._unfit(split, v, shelf, goal): return None, why
         t = self._write(split, p, v, goal, tuple(sorted(shelf.ids[shelf.right(goal)].tolist())), scenario, shelf.near(goal), d)
         if t is None: return None, 'nothing to hide'
-        return t, f'published rule: {why}' if (why := unpaid(t, p)) else ''
+        return t, f'published rule: {why}' if (why := (self.unpaid or unpaid)(t, p)) else ''
 
     def _unfit(self, split, v, shelf, goal) -> str: # why a goal makes no task
         right = shelf.right(goal)
