@@ -1683,6 +1683,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                          'shopping_grpo.sft_local.fit': ('sft_local.html#fit', 'shopping_grpo/sft_local.py'),
                                          'shopping_grpo.sft_local.make_lessons': ( 'sft_local.html#make_lessons',
                                                                                    'shopping_grpo/sft_local.py'),
+                                         'shopping_grpo.sft_local.rename': ('sft_local.html#rename', 'shopping_grpo/sft_local.py'),
                                          'shopping_grpo.sft_local.validate': ('sft_local.html#validate', 'shopping_grpo/sft_local.py')},
             'shopping_grpo.shopper': { 'shopping_grpo.shopper.Shopper': ('shopper.html#shopper', 'shopping_grpo/shopper.py'),
                                        'shopping_grpo.shopper.Shopper.__init__': ( 'shopper.html#shopper.__init__',

@@ -53,7 +53,7 @@ def run(stage:str=typer.Argument(help='number or name of a stage, e.g. 05 or bui
     p:list[str]=typer.Option([], '-p', help='a parameter, name=value; may be repeated'),
     name:str=typer.Option('', help='name of the run folder')):
     "Run one stage notebook with parameters."
-    from shopping_grpo.stage import find_stage, parse_parameters, run_stage, profile_steps
+    from shopping_grpo.stage import find_stage, parse_parameters, run_stage
     path = run_stage(stage, parse_parameters(find_stage(stage), p), name)
     console.print(f'executed notebook: {os.path.relpath(path)}', style='green', soft_wrap=True)
 
@@ -100,6 +100,7 @@ def import_data(source:str=typer.Argument(help='a file, or hf:<dataset>'), name:
 @app.command()
 def reproduce(profile:str=typer.Option('smoke', help='a section [profile NAME] of settings.ini')):
     "The whole pipeline: every stage of a profile in turn. Killed, it goes on where it was."
+    from shopping_grpo.stage import profile_steps
     for stage, given in profile_steps(profile): run(stage, given, '')
 
 @app.command()
