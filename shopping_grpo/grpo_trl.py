@@ -15,7 +15,7 @@ from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback
 from transformers.trainer_utils import get_last_checkpoint
 from trl import GRPOConfig, GRPOTrainer
-from .core import DataError
+from .core import DataError, PolicyError
 from .env import Message, Outcome, Tool, ToolCall
 from .grpo import Recipe, kl_k3
 from .grpo_local import credit, logps, validate
@@ -178,7 +178,7 @@ def make(model, template, env_factory, tasks, recipe:Recipe, path, save_every:in
     "A TRL trainer for a recipe."
     refuse_final(tasks)
     spaced = bool(template.tokenizer.init_kwargs.get(SPACED))
-    rows = Dataset.from_list([dict(prompt=[dict(role='user', content='')], key=t.key) for t in tasks])
+    rows = Dataset.from_list([dict(prompt=[dict(role='user', content='')], key=t.key) for t in tasks for _ in range(-(-recipe.groups // len(tasks)))]) # with fewer rows than groups TRL would train nothing, and say so only in a log
     reference = copy.deepcopy(model).requires_grad_(False).eval()
     model.config.use_cache = True
     t = ShopTrainer(model=model, args=config(recipe, path, env_factory().max_turns, model.device.type == 'cpu', save_every), train_dataset=rows, processing_class=readable(template.tokenizer),
@@ -248,4 +248,5 @@ def fit(model, template, env_factory, tasks, validation, recipe:Recipe, path,
     t.remove_callback(PrinterCallback)
     t.add_callback(watch)
     t.train(resume_from_checkpoint=get_last_checkpoint(path) if Path(path).exists() else None)
+    if watch.step < recipe.steps and not watch.stopped: raise PolicyError(f'TRL ended at step {watch.step} of {recipe.steps}; look at its log')
     return watch

@@ -159,6 +159,12 @@ def test_trl_trains_and_goes_on_from_its_checkpoint(policy, tmp_path):
     assert log == [1, 2, 3]
 
 
+def test_fewer_tasks_than_groups_still_train(policy, tmp_path):
+    "TRL's sampler would give no batch at all."
+    run = fit(copy.deepcopy(policy[0]), policy[1], Toy, toy_tasks()[:3], [], Recipe(**SMALL | dict(groups=4, steps=1)), tmp_path)
+    assert run.step == 1 and run.history[0]['episodes'] == 16
+
+
 def test_final_tasks_are_refused(policy, tmp_path):
     final = [replace(toy_tasks()[0], split='test')]
     for tasks, validation in ((final, []), (toy_tasks(), final)):
