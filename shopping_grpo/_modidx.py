@@ -647,6 +647,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                    'shopping_grpo/grpo_trl.py'),
                                         'shopping_grpo.grpo_trl.ShopTrainer._generate_and_score_completions': ( 'trl.html#shoptrainer._generate_and_score_completions',
                                                                                                                 'shopping_grpo/grpo_trl.py'),
+                                        'shopping_grpo.grpo_trl.ShopTrainer._generate_single_turn': ( 'trl.html#shoptrainer._generate_single_turn',
+                                                                                                      'shopping_grpo/grpo_trl.py'),
                                         'shopping_grpo.grpo_trl._Place': ('trl.html#_place', 'shopping_grpo/grpo_trl.py'),
                                         'shopping_grpo.grpo_trl._Place.__init__': ('trl.html#_place.__init__', 'shopping_grpo/grpo_trl.py'),
                                         'shopping_grpo.grpo_trl._Place._do': ('trl.html#_place._do', 'shopping_grpo/grpo_trl.py'),
