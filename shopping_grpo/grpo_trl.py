@@ -72,6 +72,7 @@ class _Place:
         paid = self._pay(self._row)
         return paid if self._row['reward']['valid'] else None
 
+# %% ../nbs/41_trl.ipynb #351db127
 def dress(env_factory, tasks, recipe:Recipe, spaced:bool=False) -> type:
     "The class that TRL's `environment_factory` takes."
     tools = {t.name: method(t) for t in env_factory().tools}
@@ -104,15 +105,17 @@ def config(
 ) -> GRPOConfig: # raises `DataError` on a wish that TRL cannot fulfil
     "A recipe as TRL's arguments."
     rule, updates = recipe.rule, recipe.minibatches * recipe.passes
-    cannot = dict(muon=recipe.muon != 0, rounds=recipe.rounds > 1, curriculum=recipe.curriculum != 'none', minibatches=recipe.groups * recipe.n % recipe.minibatches != 0)
-    if bad := next((k for k, b in cannot.items() if b), None): raise DataError(f"recipe: the backend trl has no {bad} = {getattr(recipe, bad)!r}; " + dict(muon='set muon = 0', rounds='set rounds = 1', curriculum="set curriculum = 'none'", minibatches='let it divide groups x n')[bad] + ', or use the backend local')
+    for name, (bad, instead) in dict(muon=(recipe.muon != 0, 'set muon = 0'), rounds=(recipe.rounds > 1, 'set rounds = 1'), curriculum=(recipe.curriculum != 'none', "set curriculum = 'none'"),
+            minibatches=(recipe.groups * recipe.n % recipe.minibatches != 0, 'let it divide groups x n')).items():
+        if bad: raise DataError(f"recipe: the backend trl has no {name} = {getattr(recipe, name)!r}; {instead}, or use the backend local")
     loss = 'cispo' if rule.clip == 'weight' else dict(token='dapo', sequence='grpo', constant='dr_grpo')[rule.mean]
-    return GRPOConfig(output_dir=str(path), use_cpu=cpu, bf16=recipe.bf16, fp16=False, gradient_checkpointing=False, report_to=[], seed=recipe.seed, remove_unused_columns=False, disable_tqdm=True,
-        per_device_train_batch_size=recipe.groups * recipe.n // recipe.minibatches, steps_per_generation=recipe.minibatches, num_generations=recipe.n, num_iterations=recipe.passes, gradient_accumulation_steps=1,
-        max_steps=recipe.steps * updates, logging_steps=updates, save_strategy='steps' if save_every else 'no', save_steps=max(1, save_every * updates), save_total_limit=2,
-        learning_rate=recipe.lr, weight_decay=recipe.weight_decay, adam_beta2=0.98, max_grad_norm=recipe.max_grad, use_bias_correction_kl=False, temperature=recipe.temperature, lr_scheduler_type='constant',
-        max_completion_length=recipe.max_length, generation_kwargs=dict(max_new_tokens=recipe.max_new), max_tool_calling_iterations=turns,
-        loss_type=loss, scale_rewards='none', importance_sampling_level=rule.ratio, epsilon=rule.low, epsilon_high=1 + rule.high if rule.clip == 'weight' else rule.high)
+    batch = dict(per_device_train_batch_size=recipe.groups * recipe.n // recipe.minibatches, steps_per_generation=recipe.minibatches, num_generations=recipe.n, num_iterations=recipe.passes,
+        gradient_accumulation_steps=1, max_steps=recipe.steps * updates, logging_steps=updates, save_strategy='steps' if save_every else 'no', save_steps=max(1, save_every * updates), save_total_limit=2)
+    rates = dict(learning_rate=recipe.lr, lr_scheduler_type='constant', weight_decay=recipe.weight_decay, adam_beta2=0.98, max_grad_norm=recipe.max_grad) # `make` sets the schedule
+    writing = dict(temperature=recipe.temperature, max_completion_length=recipe.max_length, generation_kwargs=dict(max_new_tokens=recipe.max_new), max_tool_calling_iterations=turns)
+    losses = dict(loss_type=loss, scale_rewards='none', importance_sampling_level=rule.ratio, epsilon=rule.low, epsilon_high=1 + rule.high if rule.clip == 'weight' else rule.high, use_bias_correction_kl=False)
+    machine = dict(output_dir=str(path), use_cpu=cpu, bf16=recipe.bf16, fp16=False, gradient_checkpointing=False, report_to=[], seed=recipe.seed, remove_unused_columns=False, disable_tqdm=True)
+    return GRPOConfig(**batch, **rates, **writing, **losses, **machine)
 
 # %% ../nbs/41_trl.ipynb #3cc299bf
 def turn_steps(messages, tools) -> list[int]: # per turn of the model
@@ -123,6 +126,7 @@ def turn_steps(messages, tools) -> list[int]: # per turn of the model
         elif m.get('name') in tools: n += 1
     return out
 
+# %% ../nbs/41_trl.ipynb #7a03f90d
 def spread(
     mask,   # [C] 1 where the model wrote
     steps,  # of `turn_steps`
