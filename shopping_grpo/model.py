@@ -178,7 +178,9 @@ def smollm2(where=None) -> LanguageModel: # None: data/built/models
     loaded, tokenizer = (kind.from_pretrained(file.parent, gguf_file=file.name) for kind in (AutoModelForCausalLM, AutoTokenizer))
     model = AutoModelForCausalLM.from_config(_without_quantization(loaded.config))
     model.load_state_dict(loaded.state_dict())
-    tokenizer.pad_token, tokenizer.chat_template = '<|endoftext|>', CHATML
+    tokenizer.pad_token, tokenizer.eos_token, tokenizer.chat_template = '<|endoftext|>', '<|im_end|>', CHATML
+    model.config.pad_token_id = model.generation_config.pad_token_id = tokenizer.pad_token_id
+    model.config.eos_token_id = model.generation_config.eos_token_id = tokenizer.eos_token_id
     LanguageModel('smollm2', model, tokenizer).save(path)
     return read_model(path, 'smollm2')
 

@@ -175,7 +175,7 @@ def brief(state:dict, lang:str, limit:int|None=None) -> str:
     p = state['product']
     if state['selected_options']: return f"{w['selected']} " + ', '.join(state['selected_options'].values()) + f" {w['price']} {_span(state.get('selected_price', w['open']))}"
     options = [' | '.join(o['value'] + ('' if o['available'] else ' ✕') for o in options) for options in state['available_options'].values()]
-    return '\n'.join([f"{shorten(p['title'], limit)} {w['price']} {_span(p['price'])}", *(f"{w['options']} {x}" for x in options)])
+    return '\n'.join([f"{shorten(p['title'], limit)} {w['price']} {_span(p['price'])}", *(f"{w['options']}: {x}" for x in options)])
 
 # %% ../nbs/04a_observation.ipynb #6e1f5429
 SECRET = frozenset(('goal', 'reward', 'reward_detail', 'target_asin', 'answer'))

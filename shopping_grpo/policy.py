@@ -44,7 +44,7 @@ class Abstain:
     def begin(self, briefing, seed): pass
     def act(self, observation): return ToolCall('finish_without_purchase', {'reason': 'no_suitable_product'})
 
-_HIT, _OPTIONS = re.compile(r'^(\S+) \| ', re.M), re.compile(r'^(?:选项|options) [^:\n]*: (.*)$', re.M)
+_HIT, _OPTIONS = re.compile(r'^(\S+) \| ', re.M), re.compile(r'^(?:选项|options)(?: [^:\n]*)?: (.*)$', re.M)
 
 def hits_in(text:str) -> list[str]:
     "Product ids on a page of results."

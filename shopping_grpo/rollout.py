@@ -91,11 +91,12 @@ def rollout(
     task:Task,
     seed:int=0,
     attempt:int=0,
+    max_seconds:float=120,
     given_up=lambda: False, # asked before every turn; true ends the call without a row
-    **limits,               # as in `episode`
+    **limits,               # the others of `episode`
 ) -> dict: # an episode row
     "Play one episode."
-    game = episode(policy, env, task, seed, attempt, **limits)
+    game = episode(policy, env, task, seed, attempt, max_seconds, **limits)
     try:
         observation = next(game)
         while True:

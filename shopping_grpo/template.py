@@ -32,8 +32,8 @@ class _Pieces:
         self.tokenizer, self.dialect, self.how, self.end = tokenizer, dialect(dialect_), how, tokenizer.eos_token_id
         self.spaced, self._foreign, self._heads = bool(tokenizer.init_kwargs.get(SPACED)), without_marks(tokenizer), {}
         rest = self._chat([dict(role='user', content='?'), dict(role='assistant', content=_TURN), dict(role='tool', content=_HOLE)]).rpartition(_TURN)[2]
-        if tokenizer.eos_token not in rest.partition(_HOLE)[0] and not rest.startswith(tokenizer.eos_token): raise PolicyError(f"the chat template does not end the model's turn with {tokenizer.eos_token!r}; set eos_token of the tokenizer to the mark that it uses")
-        self._answer = self._split(rest.partition(tokenizer.eos_token)[2])
+        if not rest.startswith(tokenizer.eos_token): raise PolicyError(f"the chat template does not end the model's turn with {tokenizer.eos_token!r}; set eos_token of the tokenizer to the mark that it uses")
+        self._answer = self._split(rest.removeprefix(tokenizer.eos_token))
 
     def _chat(self, messages, tools=()):
         return self.tokenizer.apply_chat_template(messages, tools=[t.schema for t in tools] or None, tokenize=False, add_generation_prompt=True, **self.how)

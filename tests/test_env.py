@@ -392,8 +392,10 @@ def test_results_keep_every_id(tiny, tiny_engine, tasks):
         env.reset(tasks[0])
         o = env.step(seek(tasks[0].prompt)).observation
         ids = [r['asin'] for r in o.data['products']]
-        assert len(ids) == 20 and o.data['truncated'] and all(re.search(rf'(^|\| ){i} \|', o.text, re.M) for i in ids)
-        assert view == 'published' or hits_in(o.text) == ids
+        names = [str(r['rank']) for r in o.data['products']] if view == 'brief' else ids
+        assert len(ids) == 20 and o.data['truncated'] and all(re.search(rf'(^|\| ){i} \|', o.text, re.M) for i in names)
+        assert view == 'published' or hits_in(o.text) == names
+        if view == 'brief': assert not env.step(see(names[-1])).observation.error and not env.step(ToolCall('prev_page')).observation.error
         assert not env.step(see(ids[-1])).observation.error
 
 
@@ -435,6 +437,7 @@ def test_no_order_of_a_seller_reaches_the_prompt_as_structure(view, tiny, tmp_pa
         while True:
             safe(o, view)
             if view == 'compact': assert hits_in(o.text) == [r['asin'] for r in o.data['products']] and len(o.text.splitlines()) == 1 + len(o.data['products'])
+            if view == 'brief': assert hits_in(o.text) == [str(r['rank']) for r in o.data['products']] and len(o.text.splitlines()) == len(o.data['products'])
             for r in o.data['products']:
                 n += 1
                 product_is_safe(env, r['asin'], view)
@@ -452,14 +455,14 @@ def product_is_safe(env, id, view):
     o = env.step(see(id)).observation
     safe(o, view)
     p = env.catalog[id]
-    if view == 'compact':
-        assert options_in(o.text) == [[x['value'] for x in row if x['available']] for row in o.data['available_options'].values()] and len(o.text.splitlines()) == 3 + len(p.axes)
+    if view != 'published':
+        assert options_in(o.text) == [[x['value'] for x in row if x['available']] for row in o.data['available_options'].values()] and len(o.text.splitlines()) == dict(compact=3, brief=1)[view] + len(p.axes)
     else: assert sum(line.startswith('actions: ') for line in o.text.splitlines()) == 1 and json.loads(o.text.splitlines()[-1][9:]) is not None
     for x in [x['value'] for row in o.data['available_options'].values() for x in row][:2]: assert not env.step(choose(x)).observation.error
     for name in ('view_description', 'view_features', 'view_reviews', 'view_attributes'):
         o = env.step(ToolCall(name)).observation
         safe(o, view)
-        if view == 'compact': assert all(line.startswith('· ') for line in o.text.splitlines())
+        if view != 'published': assert all(line.startswith('· ') for line in o.text.splitlines())
         env.step(ToolCall('prev_page'))
     env.step(ToolCall('prev_page'))
 

@@ -78,9 +78,10 @@ def test_turns_are_read_back(make):
     assert T.read(cut, NAMED).action != ToolCall('search', {'query': 'red mug'}) and isinstance(T.read([], NAMED).action, Message)
 
 def test_a_template_that_does_not_end_turns_with_eos_is_refused():
-    t = chatml()
-    t.eos_token = '<|pad|>'
-    with pytest.raises(PolicyError, match='eos_token'): Template(t)
+    for other in ('<|pad|>', '<|im_start|>'):
+        t = chatml()
+        t.eos_token = other
+        with pytest.raises(PolicyError, match='eos_token'): Template(t)
 
 def test_tiny_repeats_and_is_found_again(tmp_path):
     how = dict(shape=Shape(hidden=32, layers=1, heads=2, inner=32, vocab=320), where=tmp_path)
