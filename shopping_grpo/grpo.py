@@ -28,6 +28,7 @@ def numbers(
     for row, g in zip(out, groups): row[:len(g)] = [math.nan if isinstance(v, Masked) else float(v) for v in g]
     return out
 
+# %% ../nbs/40_grpo.ipynb #2b9621ae
 def _mean(x, axis=1): # of what is there; NaN where nothing is
     n = (~np.isnan(x)).sum(axis, keepdims=True)
     return np.divide(np.nansum(x, axis, keepdims=True), n, out=np.full(n.shape, np.nan), where=n > 0)
@@ -44,6 +45,7 @@ def dr_grpo(rewards:np.ndarray) -> np.ndarray: # [groups, n] -> [groups, n]
     alone = (~np.isnan(rewards)).sum(1, keepdims=True) < 2
     return np.where(alone, np.nan, rewards - _mean(rewards))
 
+# %% ../nbs/40_grpo.ipynb #c5fd37fb
 def grpo(rewards:np.ndarray) -> np.ndarray: # [groups, n] -> [groups, n]
     "The same over the standard deviation of the group."
     return dr_grpo(rewards) / (_std(rewards) + EPS)
@@ -52,6 +54,7 @@ def batch_std(rewards:np.ndarray) -> np.ndarray: # [groups, n] -> [groups, n]
     "The same over the standard deviation of the whole batch."
     return dr_grpo(rewards) / (_std(rewards.reshape(1, -1)) + EPS)
 
+# %% ../nbs/40_grpo.ipynb #1e3f8406
 def leave_one_out(rewards:np.ndarray) -> np.ndarray: # [groups, n] -> [groups, n]
     "Reward minus the mean of the others: n/(n-1) times `dr_grpo`."
     n = (~np.isnan(rewards)).sum(1, keepdims=True)
@@ -67,6 +70,7 @@ def step_groups(
         for t, s in enumerate(trail): out[s].append((i, t))
     return dict(out)
 
+# %% ../nbs/40_grpo.ipynb #ec86330d
 def gigpo(
     rewards:np.ndarray,   # [groups, n]
     states,               # per group, per attempt: the `state_hash` before each turn
@@ -94,6 +98,7 @@ def varied(outcomes:np.ndarray) -> np.ndarray: # [groups, n] -> bool [groups]
     "Groups with a success and a failure: DAPO's dynamic sampling, 2503.14476."
     return (outcomes == 1).any(1) & (outcomes == 0).any(1)
 
+# %% ../nbs/40_grpo.ipynb #af287449
 def band(outcomes:np.ndarray, low:float=0.2, high:float=0.8) -> np.ndarray: # [groups, n] -> bool [groups]
     "Groups whose success rate lies in a band."
     rate = _mean(outcomes)[:, 0]
@@ -119,6 +124,7 @@ def verified(row:dict) -> float|Masked:
     "What the environment paid."
     return row['reward']['value'] if row['reward']['valid'] else Masked(row['reward']['kind'])
 
+# %% ../nbs/40_grpo.ipynb #e7eed8c2
 def success_first(row:dict,
     share:float=0.1,      # for a purchase that meets all wishes but is no success; less by their share
     refused:float=0.01,   # off for each refused call, ten at most
@@ -193,6 +199,7 @@ def log_ratio(
     diff = (logp - old) * mask
     return diff if level == 'token' else diff.sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1) * mask
 
+# %% ../nbs/40_grpo.ipynb #4523cfcc
 def clipped(
     ratio:torch.Tensor,
     advantage:torch.Tensor,

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['play', 'Sample', 'sample', 'credit', 'samples', 'rectangles', 'pieces', 'logps', 'gradient', 'update', 'Checkpoints',
-           'validate', 'Trainer', 'fit']
+           'validate', 'Kept', 'Steps', 'Trainer', 'fit']
 
 # %% ../nbs/40b_local.ipynb #e46416ee
 "GRPO in one process: lockstep rollouts, updates in pieces, checkpoints, validation by behaviour."
@@ -50,6 +50,7 @@ class Sample:
     old: list       # log-probs when sampled
     advantage: list # 0 where the model only read
 
+# %% ../nbs/40b_local.ipynb #03d264ff
 def sample(
     row:dict,
     turns:np.ndarray, # advantage of each turn
@@ -59,6 +60,7 @@ def sample(
     each = [[0.0] * len(s['tokens']['context']) + [float(a)] * len(s['tokens']['ids']) for s, a in zip(row['steps'], turns, strict=True)]
     return Sample(ids, mask, old, sum(each, []))
 
+# %% ../nbs/40b_local.ipynb #715fd0ee
 def credit(
     groups:list[list[dict]],
     recipe:Recipe,
@@ -70,6 +72,7 @@ def credit(
     out = lambda r, t, k: not k or not len(t) or np.isnan(t).any() or rule.overlong and r['outcome'] == 'max_tokens'
     return [[None if out(r, t, k) else t for r, t in zip(g, ts)] for g, ts, k in zip(groups, turns, keep)], paid
 
+# %% ../nbs/40b_local.ipynb #84499ae7
 def samples(groups:list[list[dict]], recipe:Recipe) -> tuple[list[Sample], np.ndarray]: # and what was paid
     "What is trained on."
     turns, paid = credit(groups, recipe)
@@ -85,6 +88,7 @@ def rectangles(
     fill = lambda name: torch.stack([torch.nn.functional.pad(torch.tensor(getattr(s, name), dtype=torch.float32), (0, ids.shape[1] - len(s.ids))) for s in some])
     return dict(ids=ids, seen=seen, mask=mask, old=fill('old'), advantage=fill('advantage'))
 
+# %% ../nbs/40b_local.ipynb #2bdef566
 def pieces(
     some:list[Sample],
     budget:int, # tokens, padding counted
@@ -190,9 +194,9 @@ def validate(model, template, env_factory, tasks, recipe:Recipe) -> dict: # succ
     mean = lambda x: float(np.mean(x)) if x else None
     return dict(success=mean([r['success'] for r in scored]), reward=mean([r['reward']['value'] for r in scored]), turns=mean([r['n_steps'] for r in scored]), scored=len(scored), errors=len(rows) - len(scored))
 
-# %% ../nbs/40b_local.ipynb #d49c9b4c
-class Trainer:
-    "One run of GRPO: `run()` does what is left of it."
+# %% ../nbs/40b_local.ipynb #0b207fd7
+class Kept:
+    "What a run is made of, and what of it changes."
     def __init__(self, model, template,
         env_factory,  # () -> Environment
         tasks,        # to train on
@@ -221,6 +225,9 @@ class Trainer:
         state = dict(curriculum=self.curriculum.state, history=self.history, best=self.best, stopped=self.stopped)
         self.checkpoints.save(self.step, state, model=self.model.state_dict(), optimizer=[o.state_dict() for o in self.opts])
 
+# %% ../nbs/40b_local.ipynb #fc50cfb4
+class Steps(Kept):
+    "One step of training."
     def collect(self) -> list[list[dict]]: # groups
         "Play tasks until enough groups pass the filter, or the rounds are used up."
         r, groups, passed = self.recipe, [], 0
@@ -245,6 +252,9 @@ class Trainer:
         return vitals(groups, paid) | done | dict(episodes=sum(map(len, groups)), trained=len(chosen), level=self.curriculum.level, lr=r.lr * r.rate(self.step),
             tokens=sum(len(s['tokens']['ids']) for g in groups for row in g for s in row['steps']), play_s=round(played - start, 3), update_s=round(time.perf_counter() - played, 3))
 
+# %% ../nbs/40b_local.ipynb #75d36edd
+class Trainer(Steps):
+    "One run of GRPO: `run()` does what is left of it."
     def check(self) -> dict: # metrics with `val_` before their names
         "Validate, and keep the best."
         seen = validate(self.model, self.template, self.env_factory, self.validation, self.recipe)

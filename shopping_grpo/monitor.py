@@ -25,6 +25,7 @@ def repeats(row:dict) -> float: # in [0, 1]
     actions = [said(s) for s in row['steps']]
     return 1 - len(set(actions)) / len(actions) if actions else 0.0
 
+# %% ../nbs/40a_monitor.ipynb #42e2962a
 def distinct(rows:list[dict], n:int=2) -> float: # in (0, 1]; 1.0 where there are none
     "Distinct n-grams of actions over all n-grams, over many episodes."
     runs = [[said(s) for s in r['steps']] for r in rows]
@@ -82,6 +83,7 @@ def improved(history:list[dict], now:float, warm:int) -> bool:
     start = median(_values(history, 'success')[:warm] or [0])
     return now >= start + .1 or 1 - now <= (1 - start) / 2
 
+# %% ../nbs/40a_monitor.ipynb #dfa7d1e4
 def holds(
     rule:Rule,
     history:list[dict], # metrics up to now
@@ -110,6 +112,7 @@ def alarms(
         if n >= patience: out[rule.name] = n
     return out
 
+# %% ../nbs/40a_monitor.ipynb #00b562d6
 def stop_reason(
     history:list[dict],
     rules=RULES,

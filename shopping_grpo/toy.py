@@ -75,6 +75,7 @@ class Wanderer:
     def begin(self, briefing, seed, task): self.plan = wander(task, seed)
     def act(self, observation): return self.plan.pop(0)
 
+# %% ../nbs/40c_toy.ipynb #c1ebaa3d
 def demonstrations(seed:int=0, n:int=240) -> list[dict]: # episode rows
     "Episodes of the wanderer, over all tasks in turn."
     tasks = toy_tasks()

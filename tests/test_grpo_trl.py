@@ -91,8 +91,11 @@ def test_trl_reads_the_tokens_that_our_engine_reads(policy, tmp_path):
         assert out['prompt_ids'][i][out['prompt_mask'][i].bool()].tolist() == template.begin(row['prompt'], tools)
         ids, wrote = out['completion_ids'][i].tolist(), raw_mask(trainer, out, i)
         said = [k for k in range(1, len(wrote)) if wrote[k - 1] and not wrote[k] and out['completion_mask'][i][k]]
-        for start, step in zip(said, row['steps']):
-            want = template.answer(step['observation'])
+        heard = [s['observation'] for s in row['steps']]
+        if row['outcome'] != 'stopped': heard[-1] = grpo_trl.ENDED
+        assert len(said) <= len(heard)
+        for start, text in zip(said, heard):
+            want = template.answer(text)
             assert ids[start:start + len(want)] == want and not any(wrote[start:start + len(want)])
 
 
@@ -157,6 +160,24 @@ def test_trl_trains_and_goes_on_from_its_checkpoint(policy, tmp_path):
     assert run.step == 2 and log == [1, 2] and not all(torch.equal(a, b) for a, b in zip(model.parameters(), policy[0].parameters()))
     run = fit(copy.deepcopy(policy[0]), policy[1], Toy, toy_tasks(), [], recipe, tmp_path, log=lambda s, **m: log.append(s), save_every=1)
     assert log == [1, 2, 3]
+
+
+def test_fewer_tasks_than_groups_still_train(policy, tmp_path):
+    "TRL's sampler would give no batch at all."
+    run = fit(copy.deepcopy(policy[0]), policy[1], Toy, toy_tasks()[:3], [], Recipe(**SMALL | dict(groups=4, steps=1)), tmp_path)
+    assert run.step == 1 and run.history[0]['episodes'] == 16
+
+
+def test_an_episode_ends_where_the_shop_ends_it(policy, tmp_path):
+    "After a purchase TRL writes an end mark and nothing else, and that is not trained on."
+    trainer, out = generated(policy, Recipe(**SMALL | dict(filter='everything')), tmp_path)
+    ended = policy[1].answer(grpo_trl.ENDED) + [policy[1].end]
+    bought = [i for i, r in enumerate(trainer.rows) if r['outcome'] == 'purchased']
+    assert bought
+    for i in bought:
+        ids, n = out['completion_ids'][i].tolist(), int(out['completion_mask'][i].sum())
+        assert ids[n - len(ended):n] == ended and not out['tool_mask'][i][n - len(ended):].any()
+        assert out['tool_mask'][i].sum() > 0
 
 
 def test_final_tasks_are_refused(policy, tmp_path):

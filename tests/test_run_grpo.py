@@ -1,0 +1,53 @@
+"""Stage 45: parameters, guards, and a kill in the middle."""
+import json, os, shutil, signal, subprocess, sys, time
+from pathlib import Path
+import pytest
+from shopping_grpo.core import ShopError
+from shopping_grpo.stage import run_stage
+from shopping_grpo.store import Run
+
+ROOT = Path(__file__).resolve().parents[1]
+FAST = dict(steps=2, groups=4, n=4, passes=1, validate=1, save_every=1)
+
+
+@pytest.fixture
+def own_root(tmp_path, monkeypatch):
+    shutil.copytree(ROOT/'nbs', tmp_path/'nbs', ignore=shutil.ignore_patterns('.ipynb_checkpoints'))
+    shutil.copy(ROOT/'settings.ini', tmp_path)
+    monkeypatch.setenv('SHOPPING_GRPO_ROOT', str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('change', [{}, dict(backend='trl', muon=0.0, minibatches=1)], ids=['local', 'trl'])
+def test_both_backends_run_from_the_same_parameters(own_root, change):
+    run_stage('run_grpo', FAST | dict(name='both') | change, quiet=True)
+    run = Run.load(own_root/'runs'/'grpo'/'both')
+    assert run.status == 'done' and run.metrics().step.tolist() == [0, 1, 2] and run.manifest['config']['recipe']['n'] == 4
+    assert {'best/model.safetensors', 'curves.svg', 'metrics.jsonl'} <= set(run.manifest['outputs']) and not run.changed()
+
+
+WRONG = [(dict(backend='ray'), "backend 'ray' is unknown"), (dict(env='shopsim'), 'env toy and model toy belong together'), (dict(env='shopsim', model='tiny'), 'has not learnt to shop yet'), (dict(algorithm='ppo'), "algorithm 'ppo' is unknown")]
+
+@pytest.mark.parametrize('bad,message', [WRONG[0], *(pytest.param(*w, marks=pytest.mark.slow) for w in WRONG[1:])], ids=lambda x: None if isinstance(x, str) else '-'.join(x))
+def test_wrong_parameters_are_one_clear_line(own_root, bad, message):
+    with pytest.raises(ShopError, match=message) as e: run_stage('run_grpo', bad, quiet=True)
+    assert '\n' not in str(e.value)
+
+
+@pytest.mark.slow
+def test_a_killed_stage_goes_on(own_root):
+    "kill -9 when the first checkpoint is there; the second sitting ends with the numbers of an undisturbed run."
+    given = FAST | dict(steps=4)
+    run_stage('run_grpo', given | dict(name='whole'), quiet=True)
+    args = [x for k, v in (given | dict(name='killed')).items() for x in ('-p', f'{k}={v}')]
+    child = subprocess.Popen([sys.executable, '-c', 'from shopping_grpo.cli import main; main()', 'run', 'run_grpo', *args], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not list((own_root/'runs'/'grpo'/'killed').glob('checkpoints/step-*')) and child.poll() is None: time.sleep(.05)
+    os.killpg(child.pid, signal.SIGKILL); child.wait()
+    assert Run.load(own_root/'runs'/'grpo'/'killed').status == 'started'
+    run_stage('run_grpo', given | dict(name='killed'), quiet=True)
+    a, b = (Run.load(own_root/'runs'/'grpo'/n).metrics() for n in ('whole', 'killed'))
+    assert a.step.tolist() == b.step.tolist() == [0, 1, 2, 3, 4]
+    for sign in ('success', 'loss', 'entropy', 'kl', 'val_success'): assert (a[sign] - b[sign]).abs().max() <= 1e-6, sign
+    assert len(Run.load(own_root/'runs'/'grpo'/'killed').manifest['sittings']) == 2
