@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['KINDS', 'OPS', 'SPLITS', 'ALIKE', 'PURPOSES', 'Constraint', 'meaning', 'found', 'satisfied', 'Goal', 'Task',
            'accepted', 'Taskset', 'save_tasks', 'load_tasks', 'split_groups', 'grams', 'near_duplicates',
-           'check_splits', 'sheet_path', 'make_sheet', 'write_sheet', 'check_sheet', 'refuse_final', 'open_tasks']
+           'check_splits', 'without_leaks', 'sheet_path', 'make_sheet', 'write_sheet', 'check_sheet', 'refuse_final',
+           'open_tasks']
 
 # %% ../nbs/03_task.ipynb #891dab09
 "Constraints, goals, tasks, task sets and their splits."
@@ -181,6 +182,14 @@ def check_splits(tasks:Iterable[Task]):
             if owner.setdefault(what, t.split) != t.split: raise DataError(f"leak: {what[0]} {what[1]} is in {owner[what]} and in {t.split}; build the splits anew")
     for i, j in near_duplicates([t.prompt for t in tasks], [t.split for t in tasks]):
         raise DataError(f"leak: the prompts of {tasks[i].key} ({tasks[i].split}) and {tasks[j].key} ({tasks[j].split}) are nearly the same; drop one of them")
+
+# %% ../nbs/03_task.ipynb #e555db24
+def without_leaks(splits:dict[str, list[Task]]) -> dict[str, list[Task]]: # the later of two near prompts in the order train, val, test stays
+    "Splits of which no two share nearly the same prompt."
+    order = sorted(splits, key=list(SPLITS).index)
+    tasks = [t for s in order for t in splits[s]]
+    out = {min(pair) for pair in near_duplicates([t.prompt for t in tasks], [t.split for t in tasks])}
+    return {s: [t for i, t in enumerate(tasks) if t.split == s and i not in out] for s in splits}
 
 # %% ../nbs/03_task.ipynb #2c378360
 def sheet_path(env:str, catalog:str) -> Path: # `catalog`: name of its size, e.g. 'tiny'
