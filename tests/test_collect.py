@@ -322,7 +322,7 @@ def test_the_stage(tmp_path, monkeypatch):
     (tmp_path/'settings.ini').write_text((ROOT/'settings.ini').read_text())
     monkeypatch.setenv('SHOPPING_GRPO_ROOT', str(tmp_path))
     run_stage('05', {'tasks': 30}, quiet=True)
-    out = run_stage('collect', {'target': 12, 'name': 'twelve', 'shop': '{"view": "published"}'}, quiet=True)
+    out = run_stage('collect', {'target': 12, 'name': 'twelve', 'shop': {"view": "published"}}, quiet=True)
     facts = json.loads((out.parent/'dataset.json').read_text())
     assert facts['counts']['accepted'] == 12 and facts['config']['shop'] == {'view': 'published'} and (out.parent/'paths.svg').exists()
     assert Run.load(out.parent).status == 'done' and 'page_type' in json.dumps(load_sft(out.parent)[0]['messages'])

@@ -250,7 +250,7 @@ def test_requests_carry_the_configuration(server, world, tasks):
     rollout(make(server, temperature=0.3, top_p=0.9, max_tokens=77, stop=('END',), tool_choice='required'), world(), tasks[0])
     body = server.seen[-1][1]
     assert {k: body[k] for k in ('temperature', 'top_p', 'max_tokens', 'stop', 'tool_choice')} == dict(temperature=0.3, top_p=0.9, max_tokens=77, stop=['END'], tool_choice='required')
-    assert len(body['tools']) == len(world().tools) and 'logprobs' not in body
+    assert len(body['tools']) == len(world().tools) + (tasks[0].scenario in ('multi', 'both')) and 'logprobs' not in body
     rollout(make(server, temperature=None, max_tokens=None, seeded=False), world(), tasks[0])
     assert not {'temperature', 'top_p', 'max_tokens', 'stop', 'seed'} & server.seen[-1][1].keys()
 

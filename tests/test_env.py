@@ -389,7 +389,7 @@ def test_pages_fit_their_budget(view):
 
 def test_results_keep_every_id(tiny, tiny_engine, tasks):
     for view in VIEWS:
-        env = ShopSim(tiny, tiny_engine, view, tokens={'search_results': 700 if view == 'compact' else 1100}, count=lambda text: len(text))
+        env = ShopSim(tiny, tiny_engine, view, tokens={'search_results': dict(compact=700, brief=400)[view] if view != 'published' else 1100}, count=lambda text: len(text))
         env.reset(tasks[0])
         o = env.step(seek(tasks[0].prompt)).observation
         ids = [r['asin'] for r in o.data['products']]
@@ -627,7 +627,8 @@ def test_giving_up(env, tasks, tiny):
 def test_leaving_an_axis_open_is_no_way_around(env, tasks, tiny):
     "All variants that a purchase may mean have to be right, and the oracle's purchase always is."
     open_ends = []
-    for t in tasks:
+    any_variant = [replace(t, goal=replace(t.goal, accepted=tuple(v.id for v in tiny[t.goal.target].variants))) for t in tasks[:3]] # no published task is like this
+    for t in [*tasks, *any_variant]:
         env.reset(t)
         for a in plan(tiny, t): env.step(a)
         assert env.score().kind == 'success' and env.score().value == 1

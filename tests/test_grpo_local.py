@@ -4,11 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 import numpy as np, pytest, torch
 from toyshop import toy_model
-from shopping_grpo import grpo_local
+from shopping_grpo import checkpoint, grpo_local
 from shopping_grpo.core import DataError
 from shopping_grpo.env import EnvError
 from shopping_grpo.grpo import Recipe
-from shopping_grpo.grpo_local import Checkpoints, Trainer, gradient, logps, play, rectangles, sample, samples
+from shopping_grpo.checkpoint import Checkpoints
+from shopping_grpo.grpo_local import Trainer, gradient, logps, play, rectangles, sample, samples
 from shopping_grpo.lockstep import Sampling
 from shopping_grpo.model import LanguageModel, read_model
 from shopping_grpo.sft import Training
@@ -154,11 +155,13 @@ def killed_at(event, path, events):
                 if left[0] < 0: os._exit(9)
                 return f(*a, **k)
             return g
-        grpo_local.torch = type('T', (), {'save': staticmethod(dying(torch.save))})
-        grpo_local.file_digest, os.replace = dying(grpo_local.file_digest), dying(os.replace)
-        grpo_local.canonical_json = dying(grpo_local.canonical_json)
-        Checkpoints(path).save(2, dict(best=None), **{f'part{i}': torch.full((100,), 2.0) for i in range(events)})
-        os._exit(0)
+        try: # whatever happens, the child must not go on as a second pytest
+            checkpoint.torch = type('T', (), {'save': staticmethod(dying(torch.save))})
+            checkpoint.file_digest, os.replace = dying(checkpoint.file_digest), dying(os.replace)
+            checkpoint.canonical_json = dying(checkpoint.canonical_json)
+            Checkpoints(path).save(2, dict(best=None), **{f'part{i}': torch.full((100,), 2.0) for i in range(events)})
+            os._exit(0)
+        finally: os._exit(1)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 

@@ -50,7 +50,7 @@ def test_a_server_with_faults(server, root, monkeypatch):
     "k attempts on 4 threads over HTTP, 503 and 429 on the way: the rule policy's results, retries counted, every limit in the config, and the key in no file."
     monkeypatch.setenv('SHOP_TEST_KEY', KEY)
     server.faults[:] = [None, status(503), status(503), status(429, {'Retry-After': '0.1'}), None, status(500)]
-    given = dict(n=6, attempts=2, workers=4, options=json.dumps(dict(key_env='SHOP_TEST_KEY', backoff=0.01, temperature=0.5)), max_turns=30, max_tokens=100_000, run_tokens=10**7, name='live')
+    given = dict(n=6, attempts=2, workers=4, options=dict(key_env='SHOP_TEST_KEY', backoff=0.01, temperature=0.5), max_turns=30, max_tokens=100_000, run_tokens=10**7, name='live')
     where = run_stage('55', given | dict(policies=f'rule,endpoint:openai@{server.url}'), quiet=True)
     m, rows, rule = manifest(root, 'live-openai'), rows_of(root, 'live-openai'), rows_of(root, 'live-rule')
     assert m['status'] == 'done' and m['counts'] == dict(planned=12, done=12, errored=0, owed=0, retried=0) and m['parameters'] == dict(workers=4)
@@ -62,12 +62,12 @@ def test_a_server_with_faults(server, root, monkeypatch):
     assert not [p for p in root.rglob('*') if p.is_file() and KEY[:10].encode() in p.read_bytes()]
     assert 'pass^k' in text_of(where)
     with pytest.raises(ShopError, match='config.model.temperature was 0.5, now 0.7'):
-        run_stage('55', given | dict(policies=f'endpoint:openai@{server.url}', options=json.dumps(dict(key_env='SHOP_TEST_KEY', temperature=0.7))), quiet=True)
+        run_stage('55', given | dict(policies=f'endpoint:openai@{server.url}', options=dict(key_env='SHOP_TEST_KEY', temperature=0.7)), quiet=True)
 
 
 def test_a_dead_server_is_counted_and_owed(server, root):
     "The sitting ends with one line; what errored is counted, printed, in no report, and owed; the server comes back and the run goes on with the same rows."
-    given = dict(policies=f'endpoint:openai@{server.url}', options='{"tries": 1}', n=6, name='dead')
+    given = dict(policies=f'endpoint:openai@{server.url}', options={'tries': 1}, n=6, name='dead')
     server.faults[:] = [status(503)] * 1000
     with pytest.raises(ShopError, match=r'dead-openai: 0 of 6 done, 6 errored; what errored or is missing is owed: mend the server'): run_stage('55', given, quiet=True)
     m, said = manifest(root, 'dead-openai'), text_of(root/'runs'/'run_eval'/'dead'/'failed.ipynb')
