@@ -18,10 +18,12 @@ from trl import GRPOConfig, GRPOTrainer
 from .core import DataError, PolicyError
 from .env import Message, Outcome, Tool, ToolCall
 from .grpo import Recipe, kl_k3
-from .grpo_local import credit, logps, validate
+from .grpo_local import credit, logps
+from .lockstep import Sampling
 from .model import SPACED, LanguageModel
 from .monitor import stop_reason, vitals
 from .rollout import episode, episode_seed
+from .sft_local import validate
 from .task import refuse_final
 
 # %% ../nbs/41_trl.ipynb #8f6dc81e
@@ -227,7 +229,7 @@ class _Watch(TrainerCallback):
         self.step, self.history, self.best, self.stopped = 0, [], None, ''
 
     def check(self) -> dict:
-        seen = validate(self.trainer.model, self.template, self.env_factory, self.validation, self.recipe)
+        seen = validate(self.trainer.model, self.template, self.env_factory, self.validation, self.recipe.seed, Sampling(0.0, max_new=self.recipe.max_new, max_length=self.recipe.max_length))
         if seen['success'] is not None and (self.best is None or (seen['success'], seen['reward']) > (self.best['success'], self.best['reward'])):
             self.best = dict(step=self.step, **seen)
             LanguageModel('best', self.trainer.model, self.template.tokenizer).save(self.path/'best')
