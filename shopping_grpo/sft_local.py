@@ -123,7 +123,7 @@ class Course:
         while self.step < end:
             self.one()
             metrics = self.check() if self.step in self.marks else {}
-            if self.step % self.log_every == 0 or metrics or self.step == len(self.plan):
+            if self.step % self.log_every == 0 or metrics or self.step >= end:
                 self.log(self.step, loss=self.sums[0] / max(1, self.sums[1]), lesson=self.sums[2], tokens=self.tokens, **metrics)
                 self.sums = [0.0, 0, 0]
             if self.step % self.save_every == 0 or self.step >= end: self.save()
