@@ -14,7 +14,7 @@ from .checkpoint import Checkpoints
 from .core import DataError, Draws
 from .lockstep import Sampling, lockstep
 from .model import LanguageModel
-from .sft import Training, batches, collate, first_turns, optimizers, set_rate, token_logps
+from .sft import Training, course, first_turns, optimizers, update
 from .template import Template, render
 
 # %% ../nbs/30b_sft_local.ipynb #e4a06f06
@@ -76,7 +76,7 @@ class Course:
         export=lambda model: model,      # makes the plain model that is written as the best, e.g. with adapters merged
         log_every:int=10, save_every:int=200): # steps
         self.model, self.template, self.lessons, self.training, self.path, self.seed, self.behaviour, self.log, self.export, self.log_every, self.save_every = model, template, lessons, training, Path(path), seed, check, log, export, log_every, save_every
-        self.plan = [(n, e, b) for n, rows in enumerate(lessons) for e in range(training.epochs) for b in batches([len(i) for i, _ in rows], training.budget, Draws(seed, 'sft', n, e))]
+        self.plan = course(lessons, training, seed)
         self.marks = {len(self.plan) * (k + 1) // checks for k in range(checks)} if check else set()
         self.opts, self.step, self.best, self.sums, self.tokens = optimizers(model, training), 0, None, [0.0, 0, 0], 0
         self.checkpoints = Checkpoints(self.path/'checkpoints')
@@ -95,17 +95,11 @@ class Course:
 
     def one(self):
         "One update."
-        t, (lesson, _, batch) = self.training, self.plan[self.step]
-        self.model.train()
+        lesson, batch, share = self.plan[self.step]
         torch.manual_seed(Draws(self.seed, 'torch', self.step).one(1 << 31)) # for dropout, where a model has it
-        set_rate(self.opts, min(1, (self.step + 1) / t.warmup) * max(t.floor, 1 - self.step / len(self.plan)))
-        ids, seen, mask = (x.to(self.model.device) for x in collate([self.lessons[lesson][i] for i in batch], self.template.tokenizer.pad_token_id))
-        with torch.autocast(self.model.device.type, torch.bfloat16, enabled=t.bf16): logps = token_logps(self.model, ids, seen, mask)
-        (-logps.mean()).backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), t.clip)
-        for o in self.opts: o.step(); o.zero_grad()
-        self.step, self.tokens = self.step + 1, self.tokens + int(seen.sum())
-        self.sums = [self.sums[0] - logps.sum().item(), self.sums[1] + len(logps), lesson]
+        seen = update(self.model, self.opts, [self.lessons[lesson][i] for i in batch], self.template.tokenizer.pad_token_id, self.training, share)
+        self.step, self.tokens = self.step + 1, self.tokens + seen['tokens']
+        self.sums = [self.sums[0] + seen['loss'] * seen['trained'], self.sums[1] + seen['trained'], lesson]
 
     def check(self) -> dict: # metrics with `val_` before their names
         "Look at the behaviour, and keep the best."
@@ -117,7 +111,7 @@ class Course:
 
     def run(self,
         until:int|None=None,         # a step at which to pause
-        after=lambda course: None):  # called behind every step
+        after=lambda run: None):  # called behind every step
         "Train until the plan ends, or `until`."
         end = min(len(self.plan), until or len(self.plan))
         while self.step < end:
@@ -131,6 +125,6 @@ class Course:
         return self
 
 # %% ../nbs/30b_sft_local.ipynb #4d736a2b
-def fit(model, template, lessons, training:Training, path, until=None, after=lambda course: None, **how) -> Course: # `how`: see `Course`
+def fit(model, template, lessons, training:Training, path, until=None, after=lambda run: None, **how) -> Course: # `how`: see `Course`
     "Supervised training by our own loop; goes on from the last checkpoint in `path`."
     return Course(model, template, lessons, training, path, **how).run(until, after)

@@ -12,7 +12,7 @@ from .env import Environment, Outcome, ToolCall, tool
 from .model import LanguageModel, Shape, new_model, train_tokenizer
 from .reward import Reward, invalid
 from .rollout import rollout
-from .sft import Training, sft
+from .sft import Training, course, optimizers, update
 from .task import Goal, Task
 from .template import Template, render_row
 
@@ -87,5 +87,7 @@ def toy_policy(seed:int=0, epochs:int=6) -> LanguageModel:
     words = [f' {w}' for shelf, items in SHELVES.items() for w in (shelf, *items)]
     tok = train_tokenizer([r['prompt'] + ''.join(s['observation'] for s in r['steps']) for r in rows] + words, tools, size=360)
     template, model = Template(tok), new_model(Shape(hidden=64, layers=2, heads=2, inner=192, length=256), len(tok), tok.pad_token_id, tok.eos_token_id, seed)
-    for _ in sft(model, [[render_row(template, r, tools) for r in rows]], tok.pad_token_id, Training(epochs=epochs, budget=256), seed): pass
+    taught, t = [render_row(template, r, tools) for r in rows], Training(epochs=epochs, budget=256)
+    opts = optimizers(model, t)
+    for _, b, share in course([taught], t, seed): update(model, opts, [taught[i] for i in b], tok.pad_token_id, t, share)
     return LanguageModel('toy', model, tok)
