@@ -17,7 +17,7 @@ from shopping_grpo.store import Run
 from test_endpoint import KEY, hang, server, status # a server that really shops
 
 ROOT = Path(__file__).resolve().parents[1]
-SETTINGS = '[paths]\ndata = data\nruns = runs\nreports = reports\n[build_data]\ntasks = 12\nworkers = 1\n[audit_envs]\nn = 10\n[run_eval]\nn = 10\n[make_report]\nfigures = False\n[reproduce]\npublish = True\n'
+SETTINGS = '[paths]\ndata = data\nruns = runs\nreports = reports\n[build_data]\ntasks = 12\nworkers = 1\n[audit_envs]\nn = 10\n[run_eval]\nn = 10\n[make_report]\nfigures = False\n[reproduce]\npublish = True\n[profile smoke]\nsteps =\n    05\n    15\n    55\n    65\n    95\n'
 
 
 @pytest.fixture(scope='module')
