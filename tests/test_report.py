@@ -31,7 +31,7 @@ class Flaky(Rule):
 @pytest.fixture(scope='module')
 def runs(tiny, tiny_engine):
     "Scripted agents on 36 tasks; one run has errors and two missing episodes."
-    env, tasks = ShopSim(tiny, tiny_engine), Requests(tiny, seed=1).tasks('test', 36)
+    env, tasks = ShopSim(tiny, tiny_engine), Requests(tiny, seed=2).tasks('test', 36)
     played = [(p.name, [rollout(p, env, t, seed=i) for i, t in enumerate(tasks)]) for p in (Rule(2), Flaky(1), Oracle(tiny), BuyFirst(), RandomLegal(), DoNothing())]
     return [(name, rows[:-2] if name == 'flaky' else rows, dict(planned=36, catalog=tiny.digest, config=dict(policy=name, seeds=[1, 2]), seconds=1.5)) for name, rows in played]
 
@@ -114,7 +114,7 @@ def test_the_tables_say_what_the_statistics_say(runs, path):
     head, *lines = next(t for caption, t in told.tables.items() if caption and caption.startswith('Paired by task'))
     found = compare({n: f for n, f in frames(runs).items() if n != 'oracle'})
     assert [(x[0], x[1], x[7], x[8]) for x in lines] == [(r.run, r.verdict, f'{r.p:.3g}', f'{r.p_holm:.3g}') for r in found.itertuples()]
-    assert 'tied' in {x[1] for x in lines} and {x[1] for x in lines} <= {'worse', 'tied', 'better'} and 'flaky: caveat: n = 28 &lt; 30' in path.read_text()
+    assert {'worse', 'tied'} <= {x[1] for x in lines} and 'flaky: caveat: n = 28 &lt; 30' in path.read_text()
     head, *lines = told.tables['How every planned episode ended']
     assert all(sum(map(int, x[2:-1])) == int(x[-1]) == 36 for x in lines)
 
