@@ -6,7 +6,7 @@
 __all__ = ['QUIET', 'shows', 'price_range', 'Hit', 'read_hit', 'read_hits', 'Sight', 'speaks', 'meets_price', 'fitting',
            'verdict', 'seller_word', 'query_words', 'Noise', 'question', 'Teacher']
 
-# %% ../nbs/20e_teacher.ipynb #d5eb43f5
+# %% ../nbs/20e_teacher.ipynb #05033948
 "A scripted teacher that acts on what the pages show, with seeded mistakes and recoveries."
 import re
 from dataclasses import dataclass, fields as dataclass_fields
@@ -23,7 +23,7 @@ from .search import fields, tokens
 from .shopper import tell
 from .task import Constraint, Task, meaning
 
-# %% ../nbs/20e_teacher.ipynb #b634772a
+# %% ../nbs/20e_teacher.ipynb #a86cb4b2
 def _plain(text:str) -> str: return re.sub(' *[/|¦] *', '|', text.replace('\\', '').casefold()) # views differ in case and signs, and JSON has a backslash before a quotation mark
 
 @lru_cache(1 << 14)
@@ -36,7 +36,7 @@ def shows(plain:str, fact:str) -> bool: # `plain`: see `_plain`
     "Whether a fact stands in a text, not inside another word or number."
     return bool(fact) and _finder(fact).search(plain) is not None
 
-# %% ../nbs/20e_teacher.ipynb #f7bd6168
+# %% ../nbs/20e_teacher.ipynb #59b7989b
 def _bare(text:str) -> str: return re.sub(r'cny ?|¥|\.00(?!\d)', '', _plain(text)) # pages differ in how they write an amount
 
 def price_range(price:str, text:str) -> tuple[int, int]|None: # minor units; None when the text does not show it
@@ -44,7 +44,7 @@ def price_range(price:str, text:str) -> tuple[int, int]|None: # minor units; Non
     prices = [int(a) * 100 + int(b) for a, b in re.findall(r'(\d+)\.(\d\d)', price)]
     return (min(prices), max(prices)) if prices and shows(_bare(text), _bare(price)) else None
 
-# %% ../nbs/20e_teacher.ipynb #68df3135
+# %% ../nbs/20e_teacher.ipynb #53a3afc8
 class Hit(NamedTuple):
     "What a line of results says."
     name: str # how it is called on this page
@@ -61,14 +61,14 @@ def read_hit(row:dict, line:str) -> Hit:
     pairs = [x.split(': ', 1) for x in row.get('key_attributes', ()) if ': ' in x]
     return Hit(line.split(' | ')[0] if row['asin'] not in line else row['asin'], row['asin'], seen(row.get('title', '')), seen(row.get('brand', '')), {k: v for k, v in pairs if seen(v)}, price_range(row['price'], line))
 
-# %% ../nbs/20e_teacher.ipynb #7d09e860
+# %% ../nbs/20e_teacher.ipynb #4e34333a
 def read_hits(observation:Observation) -> list[Hit]:
     "The results on a page, in its order."
     lines = {x.split(' | ')[0]: x for x in observation.text.split('\n') if ' | ' in x}
     found = [(r, lines.get(r['asin']) or lines.get(str(r.get('rank', '')))) for r in observation.data.get('products', ())]
     return [read_hit(r, line) for r, line in found if line]
 
-# %% ../nbs/20e_teacher.ipynb #a5b7311d
+# %% ../nbs/20e_teacher.ipynb #aefdba1a
 class Sight:
     "What is known of the page of a product."
     def __init__(self, observation:Observation,
@@ -83,7 +83,7 @@ class Sight:
         self.selected, self.prices = d.get('selected_options', {}), price_range(d.get('selected_price', p.get('price', '')), shown + observation.text)
         self.lines = [x for x in d.get('content', ()) if seen(x)]
 
-# %% ../nbs/20e_teacher.ipynb #a97107ae
+# %% ../nbs/20e_teacher.ipynb #c0e2932d
 def speaks(
     title:str,
     c:Constraint,
@@ -96,7 +96,7 @@ def speaks(
     if c.kind not in ('attribute', 'feature', 'brand', 'option'): return None
     return (c.op == 'eq') if mentions(title, [(w, w) for w in words(c, category, lang)]) else None
 
-# %% ../nbs/20e_teacher.ipynb #0d7c3516
+# %% ../nbs/20e_teacher.ipynb #3d8f72ba
 def meets_price(c:Constraint, prices:tuple[int, int]|None) -> bool|None: # None: some of the prices do, or it is not known
     "Whether prices in a range meet one end of a budget."
     if prices is None: return None
@@ -104,7 +104,7 @@ def meets_price(c:Constraint, prices:tuple[int, int]|None) -> bool|None: # None:
     bound = c.value if c.op == 'le' else -c.value
     return True if high <= bound else False if low > bound else None
 
-# %% ../nbs/20e_teacher.ipynb #ede92ae4
+# %% ../nbs/20e_teacher.ipynb #1ee6b6fb
 def _is(said:str, c:Constraint, category:str, lang:str) -> bool: # whether a seller's word stands for the value of a wish
     return canonical(lang).get((category, c.field), {}).get(said, said) == c.value or _plain(said) == _plain(str(c.value))
 
@@ -112,7 +112,7 @@ def fitting(c:Constraint, sight:Sight, category:str, lang:str) -> list[str]: # l
     "The options in stock that meet a wish."
     return [x for x in sight.axes.get(word(c.field), ()) if _is(x, c, category, lang) == (c.op == 'eq')]
 
-# %% ../nbs/20e_teacher.ipynb #9cafbe28
+# %% ../nbs/20e_teacher.ipynb #7b46921a
 def verdict(
     c:Constraint,
     sight:Sight,         # of the product's page
@@ -131,13 +131,13 @@ def verdict(
     said = next((s for text in (sight.title, *lines) if (s := speaks(text, c, category, lang)) is not None), None)
     return said if said is not None else (c.op == 'ne' and c.kind == 'brand') if whole else None
 
-# %% ../nbs/20e_teacher.ipynb #1393287a
+# %% ../nbs/20e_teacher.ipynb #8c177c5c
 def seller_word(c:Constraint, p:Product) -> str:
     "How a listing says what a wish asks for."
     facts = [(k, x) for k, x, _ in p.attributes] if c.kind == 'attribute' else [(a, x) for v in p.variants for a, x in zip(p.axes, v.values)] if c.kind == 'option' else []
     return next((clean(x) for k, x in facts if k == c.field and meaning(p, k, x) == c.value), str(c.value))
 
-# %% ../nbs/20e_teacher.ipynb #6b77846f
+# %% ../nbs/20e_teacher.ipynb #53249dcf
 def query_words(
     asked:list[Constraint],
     text:str,   # the request, and what is known of the shopper or was told
@@ -152,7 +152,7 @@ def query_words(
         out.append((start, len(out), said if set(tokens(said)) <= listing else seller_word(c, p)))
     return [w for *_, w in sorted(out)]
 
-# %% ../nbs/20e_teacher.ipynb #bed4730a
+# %% ../nbs/20e_teacher.ipynb #36fd606d
 @dataclass(frozen=True)
 class Noise:
     "How often an episode goes astray, each in 0 to 1."
@@ -166,7 +166,7 @@ class Noise:
 
 QUIET = Noise(0, 0, 0, 0)
 
-# %% ../nbs/20e_teacher.ipynb #019dec97
+# %% ../nbs/20e_teacher.ipynb #4727db00
 _ABOUT = dict(zh=dict(option='选项', attribute='属性', feature='功能', price='预算', brand='品牌'), en=dict(option='options', attribute='attributes', feature='features', price='budget', brand='brand'))
 _QUESTION = dict(zh=('{}有什么要求？', '请问{}方面有要求吗？'), en=('Any wishes about {}?', 'What about the {}?'))
 
@@ -175,7 +175,7 @@ def question(told, lang:str, form:int) -> str: # `told`: kinds of wishes
     kinds = sorted(_ABOUT[lang], key=lambda k: k in told)
     return _QUESTION[lang][form].format(('、' if lang == 'zh' else ', ').join(_ABOUT[lang][k] for k in kinds))
 
-# %% ../nbs/20e_teacher.ipynb #75023ceb
+# %% ../nbs/20e_teacher.ipynb #16498e82
 class _Mind:
     "What the teacher knows in an episode, and how it decides."
     def _learn(self, briefing:Briefing, seed:int, task:Task, target:Product):
@@ -206,12 +206,15 @@ class _Mind:
         if c.kind == 'attribute' and word(c.field) in hit.table: return _is(hit.table[word(c.field)], c, self.category, self.lang) == (c.op == 'eq')
         return speaks(hit.title, c, self.category, self.lang)
 
+    def _lacks(self, hit) -> str: # a hard wish that its line breaks
+        return next((c.field or c.kind for c in self.wishes if c.hard and self._promises(c, hit) is False), '')
+
     def _points(self, hit) -> float:
         said = [(1 if c.hard else 0.3, self._promises(c, hit)) for c in self.wishes]
         return sum(w * (0 if ok is None else 1 if ok else -2) for w, ok in said)
 
-    def _ranked(self, hits:list[Hit], named:bool) -> list[Hit]: # those worth opening, best first; `named`: one listing was searched for, so its place says most
-        points = [(max(0, -self._points(h)) if named else -self._points(h), i) for i, h in enumerate(hits) if h.id not in self.rejected]
+    def _ranked(self, hits:list[Hit], named:bool) -> list[Hit]: # those worth opening, best first: none whose line breaks a hard wish; `named`: one listing was searched for, so its place says most
+        points = [(max(0, -self._points(h)) if named else -self._points(h), i) for i, h in enumerate(hits) if h.id not in self.rejected and (named or not self._lacks(h))]
         return [hits[i] for _, i in sorted(points)]
 
     def _wrong(self, sight, lines, whole) -> tuple[list, list]: # hard wishes that are not met; those that are not known yet, prices aside
@@ -222,7 +225,7 @@ class _Mind:
         ends = [meets_price(c, sight.prices) for c in self.wishes if c.hard and c.kind == 'price']
         return False if False in ends else None if None in ends else True
 
-# %% ../nbs/20e_teacher.ipynb #456dbdbd
+# %% ../nbs/20e_teacher.ipynb #277c5cbf
 def _beside(name:str) -> str: return str(int(name) + 1) if name.isdigit() else name + '?' # an id that is not on the page, though it looks like one
 
 class _Walk(_Mind):
@@ -270,7 +273,7 @@ class _Walk(_Mind):
             seen = yield from self._do('prev_page')
         return seen, lines
 
-# %% ../nbs/20e_teacher.ipynb #6371cbb9
+# %% ../nbs/20e_teacher.ipynb #3829a80b
 class _Choice(_Walk):
     "Selecting options."
     def _select(self, seen, axis, label, once=True):
@@ -296,7 +299,7 @@ class _Choice(_Walk):
         if self._affordable(self._see(seen)) is None: seen = yield from self._settle(seen, self.tries)
         return seen
 
-# %% ../nbs/20e_teacher.ipynb #12f95add
+# %% ../nbs/20e_teacher.ipynb #165c35e0
 class Teacher(_Choice):
     "Demonstrates an episode, the same for the same seed."
     name, privileged = 'teacher', True
@@ -329,7 +332,27 @@ class Teacher(_Choice):
         yield from self._do('buy_now', why='nothing fits, this is the least bad')
         while True: yield from self._do('finish_without_purchase', reason='no_suitable_product')
 
+    def _purse(self) -> str: # the budget, which stands before every note: two numbers are compared most easily side by side
+        ends = [f"{dict(ge='min', le='max')[c.op]} {c.value / 100:g}" for c in self.wishes if c.hard and c.kind == 'price']
+        return ' '.join(ends) + '; ' * bool(ends)
+
+    def _look_aloud(self, seen): # hits in their order; notes say what each lacks, up to the next that lacks nothing
+        left = read_hits(seen)
+        for _ in range(self.look):
+            said, hit = [], None
+            while left and hit is None:
+                h = left.pop(0)
+                why = 'seen' if h.id in self.rejected else self._lacks(h)
+                said.append(f"{h.name} {'-'.join(f'{x / 100:g}' for x in dict.fromkeys(h.prices or ()))} {why or 'fits'}")
+                hit = None if why else h
+            if all(x.endswith('seen') for x in said): return seen
+            seen = yield from self._do('think', note=self._purse() + ', '.join(said))
+            if hit is None: return seen
+            seen = yield from self._inspect((yield from self._open(hit)))
+        return seen
+
     def _look_through(self, seen, named=False):
+        if 'think' in seen.legal: return (yield from self._look_aloud(seen))
         hits = [(h, '') for h in self._ranked(read_hits(seen), named)[:self.look]]
         if not self.rejected and len(hits) > 1 and self._happens(self.noise.wrong_hit): hits.insert(0, (self.draws.pick(hits[1:])[0], 'wrong_hit'))
         for hit, mistake in hits:
