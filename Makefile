@@ -34,6 +34,7 @@ benchmarks: .venv/ready           ## measured on this machine; bench_world.py --
 	$(BIN)/python benchmarks/bench_env.py
 	$(BIN)/python benchmarks/bench_eval.py
 	$(BIN)/python benchmarks/bench_first.py
+	$(BIN)/python benchmarks/bench_sft.py
 	$(BIN)/python benchmarks/bench_grpo.py
 
 notebooks: .venv/ready            ## open the notebooks
