@@ -28,12 +28,13 @@ install: .venv/ready
 readme: .venv/ready               ## README.md from nbs/index.ipynb
 	$(BIN)/jupyter nbconvert --log-level WARN --to markdown nbs/index.ipynb --output-dir . --output README.md --TagRemovePreprocessor.remove_input_tags hide_input
 
-benchmarks: .venv/ready           ## measured on this machine; bench_world.py --sizes large needs 2.3 GB of disk and five minutes
+benchmarks: .venv/ready           ## measured on this machine; bench_world.py --sizes large needs 2.3 GB of disk and five minutes, bench_gpu.py a GPU
 	$(BIN)/python benchmarks/bench_world.py
 	$(BIN)/python benchmarks/bench_parity.py --sizes tiny
 	$(BIN)/python benchmarks/bench_env.py
 	$(BIN)/python benchmarks/bench_eval.py
 	$(BIN)/python benchmarks/bench_first.py
+	$(BIN)/python benchmarks/bench_sft.py
 	$(BIN)/python benchmarks/bench_grpo.py
 
 notebooks: .venv/ready            ## open the notebooks

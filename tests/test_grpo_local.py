@@ -1,5 +1,5 @@
 """T3, T5-T8, C7, C8 on the reference loop, in the toy shop."""
-import copy, math, os, signal, subprocess, sys
+import copy, json, math, os, signal, subprocess, sys
 from dataclasses import replace
 from pathlib import Path
 import numpy as np, pytest, torch
@@ -10,9 +10,10 @@ from shopping_grpo.env import EnvError
 from shopping_grpo.grpo import Recipe
 from shopping_grpo.checkpoint import Checkpoints
 from shopping_grpo.grpo_local import Trainer, gradient, logps, play, rectangles, sample, samples
-from shopping_grpo.lockstep import Sampling
+from shopping_grpo.lockstep import Sampling, lockstep
 from shopping_grpo.model import LanguageModel, read_model
 from shopping_grpo.sft import Training
+from shopping_grpo.template import Template
 from shopping_grpo.toy import Toy, toy_tasks
 
 SMALL = dict(groups=4, n=4, max_new=24, max_length=200, lr=1e-3, muon=5.0, validate=2, steps=4)
@@ -134,14 +135,67 @@ def test_pieces_do_not_change_the_gradient(policy, groups, algorithm):
     assert (grads[0] - grads[1]).abs().max() <= 1e-6 and grads[0].norm() > 0
 
 
-def test_twenty_steps_in_pieces_give_the_same_losses(policy, groups):
-    "T7 over 20 updates on fixed episodes."
-    chosen, losses = samples(groups, Recipe(**SMALL))[0][:8], []
+@pytest.mark.parametrize('kind', [torch.float32, torch.float64], ids=['fp32', 'fp64'])
+def test_twenty_steps_in_pieces_are_twenty_steps(policy, groups, kind):
+    "T7 over 20 steps on fixed episodes, batch 1 x accumulate 8 against 8 x 1: the losses, and in fp64 the weights as well."
+    chosen, losses, ends = samples(groups, Recipe(**SMALL))[0][:8], [], []
     for piece in (10**6, 1):
-        model = copy.deepcopy(policy[0])
+        model = copy.deepcopy(policy[0]).to(kind)
         opts = grpo_local.optimizers(model, Training(lr=1e-3))
         losses.append([grpo_local.update(model, opts, chosen, Recipe(**SMALL | dict(minibatches=1, piece=piece)), 0, s)['loss'] for s in range(20)])
-    assert np.abs(np.subtract(*losses)).max() <= 1e-6 * 20 and abs(losses[0][0] - losses[0][-1]) > 1e-3
+        ends.append(flat(model))
+    assert np.abs(np.subtract(*losses)).max() <= 1e-6 and abs(losses[0][0] - losses[0][-1]) > 1e-2
+    assert (ends[0] - ends[1]).abs().max() <= (1e-5 if kind == torch.float32 else 1e-12)
+
+
+def child(code, *args) -> str: # what a process of its own says
+    done = subprocess.run([sys.executable, '-c', "import sys; sys.path.insert(0, 'tests')\nfrom test_grpo_local import *\n" + code, *map(str, args)], cwd=Path(__file__).parents[1], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-800:]
+    return json.loads(done.stdout)
+
+def saved(path): # as a process of its own reads it
+    torch.set_num_threads(1)
+    lm = read_model(path)
+    return lm.model, Template(lm.tokenizer)
+
+TRAIN = """
+t, log = trainer(saved(sys.argv[1]), sys.argv[2], Recipe(**SMALL | dict(steps=20)), toy_tasks(), save_every=5)
+t.run(int(sys.argv[3]))
+print(json.dumps(log))
+"""
+
+@pytest.mark.slow
+def test_one_process_trains_as_two(policy, tmp_path):
+    "T7: 20 steps by one process, and 10 each by two, the second from the checkpoint of the first."
+    LanguageModel('toy', policy[0], policy[1].tokenizer).save(tmp_path/'start')
+    one = child(TRAIN, tmp_path/'start', tmp_path/'one', 20)
+    two = child(TRAIN, tmp_path/'start', tmp_path/'two', 10) + child(TRAIN, tmp_path/'start', tmp_path/'two', 20)
+    assert [m['step'] for m in one] == [m['step'] for m in two] == list(range(21))
+    for a, b in zip(one, two): assert {k: v for k, v in a.items() if not k.endswith('_s')} == pytest.approx({k: v for k, v in b.items() if not k.endswith('_s')}, abs=1e-6)
+    (state, a), (_, b) = (Checkpoints(tmp_path/n/'checkpoints').load() for n in ('one', 'two'))
+    assert state['step'] == 20 and all((a['model'][k] - b['model'][k]).abs().max() <= 1e-6 for k in a['model'])
+    assert max((w - a['model'][k]).abs().max() for k, w in policy[0].state_dict().items()) > 1e-2 # it has trained
+
+
+PLAY = """
+pairs = [(t, a) for t in toy_tasks() for a in range(8)]
+print(json.dumps(list(lockstep(*saved(sys.argv[1]), Toy, pairs[int(sys.argv[2])::int(sys.argv[3])], seed=5, sampling=WRITTEN, states=True))))
+"""
+
+@pytest.mark.slow
+def test_one_process_plays_as_two(policy, tmp_path):
+    "T7: rollouts by one process, and half of them by each of two: the same tokens, and a gradient that differs by 1e-6 at most."
+    LanguageModel('toy', policy[0], policy[1].tokenizer).save(tmp_path/'start')
+    grads, written = [], []
+    for rows in (child(PLAY, tmp_path/'start', 0, 1), child(PLAY, tmp_path/'start', 0, 2) + child(PLAY, tmp_path/'start', 1, 2)):
+        by = {(r['task_key'], r['attempt']): r for r in rows}
+        groups = [[by[t.key, a] for a in range(8)] for t in toy_tasks()]
+        written.append([[s['tokens']['ids'] for s in r['steps']] for g in groups for r in g])
+        policy[0].zero_grad()
+        gradient(policy[0], samples(groups, Recipe(**SMALL))[0], Recipe(**SMALL), 0)
+        grads.append(torch.cat([p.grad.flatten() for p in policy[0].parameters()]))
+    policy[0].zero_grad()
+    assert written[0] == written[1] and len(written[0]) == 32 and (grads[0] - grads[1]).abs().max() <= 1e-6 and grads[0].norm() > 0
 
 
 # C7 ---------------------------------------------------------------------------------------------------------------------

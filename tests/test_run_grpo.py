@@ -28,12 +28,24 @@ def test_both_backends_run_from_the_same_parameters(own_root, change):
     assert {'best/model.safetensors', 'curves.svg', 'metrics.jsonl'} <= set(run.manifest['outputs']) and not run.changed()
 
 
-WRONG = [(dict(backend='ray'), "backend 'ray' is unknown"), (dict(env='shopsim'), 'env toy and model toy belong together'), (dict(env='shopsim', model='tiny'), 'has not learnt to shop yet'), (dict(algorithm='ppo'), "algorithm 'ppo' is unknown")]
+WRONG = [(dict(backend='ray'), "backend 'ray' is unknown"), (dict(env='shopsim'), 'env toy and model toy belong together'), (dict(env='shopsim', model='tiny'), 'has not learnt to shop yet'), (dict(algorithm='ppo'), "algorithm 'ppo' is unknown"), (dict(tracker='excel'), "tracker 'excel' is unknown")]
 
 @pytest.mark.parametrize('bad,message', [WRONG[0], *(pytest.param(*w, marks=pytest.mark.slow) for w in WRONG[1:])], ids=lambda x: None if isinstance(x, str) else '-'.join(x))
 def test_wrong_parameters_are_one_clear_line(own_root, bad, message):
     with pytest.raises(ShopError, match=message) as e: run_stage('run_grpo', bad, quiet=True)
     assert '\n' not in str(e.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('change', [{}, dict(backend='trl', muon=0.0, minibatches=1)], ids=['local', 'trl'])
+def test_a_tracker_sees_what_is_logged_by_both_backends(own_root, change):
+    pytest.importorskip('tensorboard', reason='tensorboard is not installed: pip install -e ".[tensorboard]"')
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    run_stage('run_grpo', FAST | dict(name='watched', tracker='tensorboard') | change, quiet=True)
+    run = Run.load(own_root/'runs'/'grpo'/'watched')
+    seen, log = EventAccumulator(str(run.path/'.tensorboard')).Reload(), run.metrics().set_index('step')
+    for sign in ('success', 'kl', 'loss', 'val_success'): assert {e.step: e.value for e in seen.Scalars(sign)} == pytest.approx(log[sign].dropna().to_dict()), sign
+    assert 'tracker' not in str(run.manifest['config']) and run.manifest['parameters']['tracker'] == 'tensorboard' and not any('tfevents' in o for o in run.manifest['outputs'])
 
 
 @pytest.mark.slow

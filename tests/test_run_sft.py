@@ -63,10 +63,35 @@ def test_a_killed_stage_goes_on(own_root):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('bad,message', [(dict(data='nothing'), 'there is no data set in'), (dict(model='nobody/none'), 'the hub cannot be reached or has no such model'), (dict(lora=4), 'give muon=0 with lora'), (dict(max_length=10), 'rows are longer than max_length=10')])
+@pytest.mark.parametrize('bad,message', [(dict(data='nothing'), 'there is no data set in'), (dict(model='nobody/none'), 'the hub cannot be reached or has no such model'), (dict(lora=4), 'give muon=0 with lora'), (dict(max_length=10), 'rows are longer than max_length=10'), (dict(tracker='excel'), "tracker 'excel' is unknown")])
 def test_wrong_parameters_are_one_clear_line(own_root, bad, message):
     with pytest.raises(ShopError, match=message) as e: run_stage('35', FAST | dict(name='bad') | bad, quiet=True)
     assert '\n' not in str(e.value)
+
+
+@pytest.mark.slow
+def test_a_tracker_listens_and_changes_nothing(own_root):
+    "The same weights and the same config, named or not; its files are none of the run's outputs, and a finished run is left alone."
+    pytest.importorskip('tensorboard', reason='tensorboard is not installed: pip install -e ".[tensorboard]"')
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    for name, tracker in (('alone', ''), ('watched', 'tensorboard')): run_stage('35', FAST | dict(name=name, tracker=tracker), quiet=True)
+    alone, watched = (Run.load(own_root/'runs'/'sft'/n) for n in ('alone', 'watched'))
+    a, b = (weights(r.path/'last') for r in (alone, watched))
+    assert all(torch.equal(a[k], b[k]) for k in a) and alone.manifest['config_digest'] == watched.manifest['config_digest'] and alone.manifest['outputs'].keys() == watched.manifest['outputs'].keys()
+    seen, log = EventAccumulator(str(watched.path/'.tensorboard')).Reload(), watched.metrics()
+    for sign in ('loss', 'val_success'): assert {e.step: e.value for e in seen.Scalars(sign)} == pytest.approx(log.set_index('step')[sign].dropna().to_dict())
+    before = sorted((watched.path/'.tensorboard').iterdir())
+    run_stage('35', FAST | dict(name='watched', tracker='tensorboard'), quiet=True)
+    assert sorted((watched.path/'.tensorboard').iterdir()) == before and not watched.changed() and not (alone.path/'.tensorboard').exists()
+
+
+@pytest.mark.slow
+def test_a_hub_that_cannot_be_reached_is_one_line(own_root):
+    "By the command, as a person would: no trace, and what to do instead."
+    done = subprocess.run([Path(sys.executable).parent/'shopping-grpo', 'run', '35', '-p', 'model=Qwen/Qwen3-0.6B', '-p', 'data=few', '-p', 'name=hub'], capture_output=True, text=True, env=os.environ | {'HF_HUB_OFFLINE': '1'})
+    last = done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 1 and 'Traceback' not in done.stderr + done.stdout and last.startswith('error: stage 35_run_sft failed')
+    assert 'model Qwen/Qwen3-0.6B: there is no such folder, and the hub cannot be reached' in last and 'give `tiny`, `smollm2`, or a folder' in last and not (own_root/'runs'/'sft'/'hub').exists()
 
 
 def test_names_are_dealt_once_a_row():

