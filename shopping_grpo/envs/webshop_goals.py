@@ -6,11 +6,11 @@
 __all__ = ['PROTOCOLS', 'price_tag', 'sale_price', 'sell', 'import_shop', 'WebGoal', 'native_goal', 'draw_bound',
            'synthetic_goals', 'human_goals', 'save_goals', 'load_goals', 'shuffled', 'in_order', 'Aisles',
            'right_variants', 'grouped', 'accepted', 'web_task', 'task_goal', 'Protocol', 'protocol', 'split_goals',
-           'evaluated', 'wrong_combinations', 'hole_table', 'differ', 'leak']
+           'evaluated', 'wrong_combinations', 'found_by', 'hole_table', 'differ', 'leak']
 
 # %% ../../nbs/envs/webshop_goals.ipynb #49c8b831
 "WebShop's published files as a catalogue, goals and tasks; protocols; leaks of splits."
-import itertools, json, random
+import itertools, json, math, random
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -283,11 +283,16 @@ def wrong_combinations(g:WebGoal, p:Product) -> dict: # counts: combinations tha
         else: out = out | dict(wrong=out['wrong'] + 1, native=out['native'] + (bits == full), verified=out['verified'] + (v.id in typed_right))
     return out
 
+def found_by(k:int, r:dict) -> float: # `r`: of `wrong_combinations`
+    "The chance that a sample of `k` wrong combinations holds one that the native rule pays."
+    n, m = r['wrong'], r['native']
+    return 1 - math.comb(n - m, min(k, n)) / math.comb(n, min(k, n)) if m else 0.0
+
 def hole_table(goals:Iterable[WebGoal], catalog:Catalog) -> dict: # shares of the goals that name options
-    "How many goals accept a wrong combination under each rule, and how many the native rule refuses."
+    "How many goals accept a wrong combination under each rule (by full count, and as a sample of sixty or of one finds them), and how many the native rule refuses."
     rows = [wrong_combinations(g, catalog[g.asin]) for g in goals if g.options]
     n = max(1, len(rows))
-    return dict(goals=len(rows), native=sum(r['native'] > 0 for r in rows) / n, verified=sum(r['verified'] > 0 for r in rows) / n, native_refuses_the_right_one=sum(not r['right'] for r in rows) / n,
+    return dict(goals=len(rows), native=sum(r['native'] > 0 for r in rows) / n, native_by_sixty=sum(found_by(60, r) for r in rows) / n, native_by_one=sum(found_by(1, r) for r in rows) / n, verified=sum(r['verified'] > 0 for r in rows) / n, native_refuses_the_right_one=sum(not r['right'] for r in rows) / n,
         wrong_combinations_that_pass=sum(r['native'] / r['wrong'] for r in rows if r['wrong']) / max(1, sum(r['wrong'] > 0 for r in rows)))
 
 # %% ../../nbs/envs/webshop_goals.ipynb #6914773e
