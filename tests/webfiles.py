@@ -32,7 +32,7 @@ def write_files(folder, catalog, n, asked, each=2):
     first = True
     for k in range(n):
         p, asin, sep = catalog.at(k % len(catalog)), f'B{k:09d}', '' if k == 0 else ', '
-        extra = {} if k < len(catalog) else dict(title=p.title + ' ' + ' '.join(d.sample(p.description.split() or ['x'], 3)))
+        extra = {} if k < len(catalog) else dict(title=p.title + ' ' + ' '.join(d.sample(p.description.split() or ['x'], 3)), category=(*p.category[:-1], f'{p.category[-1]} {k // 3000}')) # leaves of about 120 products
         p = p._replace(**extra)
         items.write(sep + json.dumps(item(p, asin)))
         ins.write(f'{sep}{json.dumps(asin)}: {json.dumps(attributes(p))}')

@@ -15,7 +15,7 @@ from ..catalog import Catalog, Product, Variant
 from ..core import DataError, Draws, atomic_write, folder, hold
 from ..datacard import write_card, write_sums
 from ..env import Outcome
-from .webshop_goals import Aisles, draw_bound, human_goals, import_shop, protocol, sale_price, split_goals, synthetic_goals, task_goal, web_task
+from .webshop_goals import draw_bound, human_goals, import_shop, protocol, sale_price, split_goals, synthetic_goals, task_goal, web_tasks
 from .webshop_reward import NO_BOUND, native_reward
 from ..generate import SIZES, generate
 from ..importers import shown_value
@@ -151,8 +151,7 @@ def publish(
     catalog = import_shop(items, attributes, path/'catalog')
     splits = split_goals(human_goals(catalog, human) if p.mode == 'human' else synthetic_goals(catalog, attributes), p)
     build_index(path/'index', catalog)
-    aisles = Aisles(catalog)
-    digests = {s: save_tasks(path/'tasks'/f'webshop-{s}.jsonl', [web_task(g, aisles, s) for g in goals]) for s, goals in splits.items()}
+    digests = {s: save_tasks(path/'tasks'/f'webshop-{s}.jsonl', part) for s, part in web_tasks(splits, catalog).items()}
     atomic_write(path/'tasks'/'webshop.json', json.dumps(dict(protocol=rules, catalog=catalog.digest, digests=digests), indent=1))
     return path
 
