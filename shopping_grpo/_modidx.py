@@ -635,6 +635,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                   'shopping_grpo/envs/webshop_goals.py'),
                                                   'shopping_grpo.envs.webshop_goals.protocol': ( 'envs/webshop_goals.html#protocol',
                                                                                                  'shopping_grpo/envs/webshop_goals.py'),
+                                                  'shopping_grpo.envs.webshop_goals.refused_options': ( 'envs/webshop_goals.html#refused_options',
+                                                                                                        'shopping_grpo/envs/webshop_goals.py'),
                                                   'shopping_grpo.envs.webshop_goals.right_variants': ( 'envs/webshop_goals.html#right_variants',
                                                                                                        'shopping_grpo/envs/webshop_goals.py'),
                                                   'shopping_grpo.envs.webshop_goals.sale_price': ( 'envs/webshop_goals.html#sale_price',

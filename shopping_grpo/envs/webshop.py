@@ -282,14 +282,14 @@ KNOWN = {('native', a): why for agents, why in ((('loop',), _ZERO), (('buy-first
 def guide(env:WebShop) -> 'Guide':
     "How to shop here, for the agents of the audit."
     from shopping_grpo.exploits import Guide, Role # a layer above: imported when an audit asks
-    from shopping_grpo.policy import Fluent, Rule
+    from shopping_grpo.policy import ChoiceOracle, FirstHit, Fluent, Rule
     roles = dict(search=Role('search', 'query'), open=Role('open_product', 'asin'), choose=Role('choose_option', 'value'), buy=Role('buy_now'), next=Role('next_page'), back=Role('prev_page'),
         home=Role('back_to_search'), reviews=Role('view', rest=(('section', 'reviews'),)))
     reads = tuple(Role('view', rest=(('section', s),)) for s in SECTIONS[:3 + env.show_attributes])
     judge = lambda task, p, variants: verified(task.goal, Outcome.purchased, (p, variants), {})
     class Labels(Guide):
         def words(self, p, variant): return [option_labels(p).get((a, x), x) for v in p.variants if v.id == variant for a, x in zip(p.axes, v.values)]
-    return Labels(env.catalog, roles, reads, dict(verified=('success',), native=('full',)), dict(verified=(UTILITY['wrong_purchase'], 1.0), native=(0.0, 1.0)), judge, (lambda: Fluent(Rule()),), KNOWN)
+    return Labels(env.catalog, roles, reads, dict(verified=('success',), native=('full',)), dict(verified=(UTILITY['wrong_purchase'], 1.0), native=(0.0, 1.0)), judge, (lambda: Fluent(Rule()), lambda: Fluent(FirstHit()), lambda: Fluent(ChoiceOracle(env.catalog))), KNOWN)
 
 # %% ../../nbs/envs/webshop.ipynb #334e9662
 WebShop.guide = guide

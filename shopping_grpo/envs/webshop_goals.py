@@ -6,7 +6,8 @@
 __all__ = ['PROTOCOLS', 'price_tag', 'sale_price', 'sell', 'import_shop', 'WebGoal', 'native_goal', 'draw_bound',
            'synthetic_goals', 'human_goals', 'save_goals', 'load_goals', 'shuffled', 'in_order', 'Aisles',
            'right_variants', 'grouped', 'accepted', 'web_task', 'web_tasks', 'task_goal', 'Protocol', 'protocol',
-           'split_goals', 'evaluated', 'wrong_combinations', 'found_by', 'hole_table', 'differ', 'leak']
+           'split_goals', 'evaluated', 'wrong_combinations', 'refused_options', 'found_by', 'hole_table', 'differ',
+           'leak']
 
 # %% ../../nbs/envs/webshop_goals.ipynb #49c8b831
 "WebShop's published files as a catalogue, goals and tasks; protocols; leaks of splits."
@@ -18,7 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from ..catalog import Catalog, CatalogWriter, Product, Variant
 from ..core import DataError, Draws, atomic_write, canonical_json, digest
-from .webshop_reward import NO_BOUND, NativeGoal, option_found
+from .webshop_reward import NO_BOUND, NativeGoal, color_of, option_found
 from .webshop_values import meant
 from ..importers import NATIVE, STOCK, native, read_products, replaceable, shown_value
 from ..records import Counts, load_object, source_name
@@ -300,6 +301,11 @@ def wrong_combinations(g:WebGoal, p:Product) -> dict: # counts: combinations tha
         if not wrong: out['right'] |= bits == full
         else: out = out | dict(wrong=out['wrong'] + 1, native=out['native'] + (bits == full), verified=out['verified'] + (v.id in typed_right))
     return out
+
+def refused_options(g:WebGoal) -> list[tuple[str, str, str]]: # (group, value, what the rule makes of the chosen value)
+    "The options of a goal that the native rule refuses even when exactly they are chosen."
+    values = [o if isinstance(o, str) else o[1] for o in g.options]
+    return [('' if isinstance(o, str) else o[0], x, color_of(x)) for o, x in zip(g.options, values) if not option_found(o, values)]
 
 def found_by(k:int, r:dict) -> float: # `r`: of `wrong_combinations`
     "The chance that a sample of `k` wrong combinations holds one that the native rule pays."
