@@ -603,8 +603,8 @@ def test_the_brief_view_calls_results_by_rank(shop, tasks):
             assert o.text.startswith('selected ') and options[0]['value'] in o.text
     from shopping_grpo.collect import make_teacher
     from shopping_grpo.teacher import QUIET
-    won = [rollout(make_teacher('teacher', shop[0], QUIET), e, t)['success'] for t in tasks if t.split == 'train']
-    assert sum(won) >= 0.9 * len(won)
+    won = {p.name: [rollout(p, x, t)['success'] for t in tasks if t.split == 'train'] for x, p in ((e, make_teacher('teacher', shop[0], QUIET)), (e, scripted('choice-oracle', shop[0])), (e, scripted('oracle', shop[0])))}
+    assert sum(won['teacher']) >= 0.9 * len(won['teacher']) and all(won['oracle']) and sum(won['choice-oracle']) > 0.5 * len(won['oracle'])
 
 
 def test_text_of_sellers_is_no_structure(tasks):
