@@ -66,10 +66,11 @@ def make_teacher(
     converge:bool=False,   # of an endpoint
     assist:bool=False,     # of an endpoint
     meter:Meter|None=None,
+    reads:tuple=('features',), # sub-pages that the scripted teacher reads, when something is open
     **config,              # of an endpoint, see `EndpointConfig`
 ):
     "A teacher from one line of text."
-    if spec == 'teacher': return Fluent(Teacher(catalog, noise)) # in the words of any shop
+    if spec == 'teacher': return Fluent(Teacher(catalog, noise, reads=reads)) # in the words of any shop
     policy = make_policy(spec, catalog, meter, **(config if spec.startswith('endpoint:') else {}))
     if not isinstance(policy, Endpoint): return policy
     policy = Converging(policy.config, meter) if converge else policy
