@@ -36,6 +36,7 @@ benchmarks: .venv/ready           ## measured on this machine; bench_world.py --
 	$(BIN)/python benchmarks/bench_first.py
 	$(BIN)/python benchmarks/bench_sft.py
 	$(BIN)/python benchmarks/bench_grpo.py
+	$(BIN)/python benchmarks/bench_webshop.py
 
 notebooks: .venv/ready            ## open the notebooks
 	$(BIN)/jupyter lab nbs

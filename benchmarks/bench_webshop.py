@@ -3,9 +3,11 @@
     python benchmarks/bench_webshop.py                    # some minutes; the larger catalogue is built once in data/built
     python benchmarks/bench_webshop.py --episodes 1000 --products 1k # a quick look
     python benchmarks/bench_webshop.py --files ../shared/data/webshop # the 1,000 published products instead of our own small shop
+    python benchmarks/bench_webshop.py --files ../shared/data/webshop --tagger # how often our tagger of nouns and spaCy's say the same
+    python benchmarks/bench_webshop.py --loader 20000,100000          # files of the published format, written here: time and memory of loading them with the protocol of the paper
 Times are processor time of this process, so that a busy machine does not change them much. The published environment needs 31-33 ms of it for a step, and 530 MB before any data.
 """
-import argparse, gc, subprocess, sys, time
+import argparse, gc, subprocess, sys, tempfile, time
 from pathlib import Path
 import numpy as np
 from machine import machine, resident, table
@@ -101,19 +103,74 @@ def measure(name, shape, episodes, files):
     return rows + [(f'growth over the last 4/5 of {episodes:,} episodes', f'{grown} MB', '<= 5 MB', grown <= 5)]
 
 
+def taggers(files):
+    "Our tagger against spaCy's on the published products: nouns of a title, the type factor between products, and the reward of purchases."
+    from shopping_grpo.core import Draws
+    from shopping_grpo.envs.webshop_goals import import_shop
+    from shopping_grpo.envs.webshop_reward import spacy_nouns, title_nouns
+    ours, theirs = title_nouns, spacy_nouns()
+    with tempfile.TemporaryDirectory() as tmp: return _taggers(ours, theirs, import_shop(files/'items_shuffle_1000.json', files/'items_ins_v2_1000.json', f'{tmp}/shop'), files, Draws(1, 'p'))
+
+
+def _taggers(ours, theirs, catalog, files, d):
+    from shopping_grpo.envs.webshop_goals import PROTOCOLS, evaluated, native_goal, sale_price, synthetic_goals
+    from shopping_grpo.envs.webshop_reward import native_reward, title_score, type_factor
+    from shopping_grpo.envs.webshop_shop import Published
+    from shopping_grpo.importers import native
+    products = list(catalog)
+    sets = [({*ours(p.title)}, {*theirs(p.title)}) for p in products]
+    both = sum(len(a & b) for a, b in sets)
+    rows = [(f'{ours.tagger} against {theirs.tagger}', f'{len(products):,} titles', '', None), ('of their nouns that ours has', f'{both / sum(len(b) for _, b in sets):.3f}', '', None), ('of ours that they have', f'{both / sum(len(a) for a, _ in sets):.3f}', '', None)]
+    pairs = {'random products': [(d.pick(products), d.pick(products)) for _ in range(20_000)], 'products of one leaf': [(p, q) for p in products for q in products if p is not q and p.category[-1] == q.category[-1]]}
+    def factor(tagger, p, q): return type_factor((native(p, 'query') or '').lower() == (native(q, 'query') or '').lower(), len({*p.category} & {*q.category}) >= 2, title_score(tagger, p.title, q.title))
+    for what, some in pairs.items():
+        same = sum(factor(ours, *x) == factor(theirs, *x) for x in some)
+        rows.append((f'same type factor, {what}', f'{same / len(some):.3f} of {len(some):,}', '', None))
+    goals, engine, values = evaluated(synthetic_goals(catalog, files/'items_ins_v2_1000.json'), PROTOCOLS['ragen256']), Published(catalog), []
+    for g in goals:
+        p = catalog[engine.search(g.instruction, 1).hits[0].product_id]
+        offers = [(o.axis, o.value) for o in p.options]
+        chosen = {a: x for a, x in g.options if (a, x) in offers}
+        values.append([native_reward(p, chosen, sale_price(p), native_goal(g, catalog[g.asin]), t).value for t in (ours, theirs)])
+    v = np.array(values)
+    return rows + [('purchases of the rule policy on ragen256 with equal reward', f'{(v[:, 0] == v[:, 1]).sum()} of {len(v)}', '', None), ('its mean reward, ours / theirs', f'{v[:, 0].mean():.4f} / {v[:, 1].mean():.4f}', '', None), ('its successes, ours / theirs', f'{(v[:, 0] == 1).sum()} / {(v[:, 1] == 1).sum()}', '', None)]
+
+
+def loader(n):
+    "Files of the published format with `n` products, 6,050 of them (the full set's number) with two human goals, written, then loaded under the protocol of the paper."
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]/'tests'))
+    from webfiles import write_files
+    from shopping_grpo.generate import generate
+    from shopping_grpo.envs.webshop_shop import publish
+    with tempfile.TemporaryDirectory() as tmp:
+        catalog, _ = generate(f'{tmp}/tiny', 'tiny', languages=('en',), workers=1)
+        files = write_files(Path(tmp), catalog, n, asked=min(n, 6050))
+        sizes, before, start = [p.stat().st_size / 1e6 for p in files], resident()['all'], time.process_time()
+        publish('x', *files, rules='paper500', where=Path(tmp)/'shop')
+        took, most = time.process_time() - start, resident()['peak']
+    return [(f'{n:,} products', ' + '.join(f'{s:,.0f}' for s in sizes) + ' MB of files', '', None), ('load: catalogue, goals, index, tasks', f'{took:.1f} s of processor time, {1e6 * took / n:.0f} us a product', '', None),
+        ('peak of resident memory above where it began, mapped files counted', f'{most - before:.0f} MB, {1e3 * (most - before) / n:.2f} kB a product', '', None)]
+
+
 def main():
     ask = argparse.ArgumentParser()
     ask.add_argument('--products', default='1k,100k')
     ask.add_argument('--episodes', type=int, default=10_000)
     ask.add_argument('--files', type=Path)
+    ask.add_argument('--tagger', action='store_true')
+    ask.add_argument('--loader', default='')
+    ask.add_argument('--load', type=int, help=argparse.SUPPRESS)
     ask.add_argument('--one', help=argparse.SUPPRESS) # a child process builds or measures one shop, so that memory is its own
     ask.add_argument('--build', action='store_true', help=argparse.SUPPRESS)
     a = ask.parse_args()
     if a.build: return build(*SHOPS[a.one], a.files)
+    if a.load: return table(loader(a.load))
+    if a.tagger: return table(taggers(a.files))
     if a.one:
         table(rows := measure(*SHOPS[a.one], a.episodes, a.files))
         sys.exit(any(ok is False for *_, ok in rows))
     print(machine(), flush=True)
+    if a.loader: sys.exit(max(subprocess.run([sys.executable, __file__, '--load', n]).returncode for n in a.loader.split(',')))
     more, code = (['--files', str(a.files)] if a.files else []), 0
     for shop in ['files'] if a.files else a.products.split(','):
         subprocess.run([sys.executable, __file__, '--one', shop, '--build', *more], check=True)

@@ -184,7 +184,8 @@ class ChoiceOracle:
         if 'search_products' in observation.legal: return ToolCall('search_products', {'query': self.prompt[:300]})
         if 'open_product' not in observation.legal: return self.plan.pop(0) if self.plan else Message('lost')
         right = {a if a in self.catalog else a.rsplit('-', 1)[0]: a for a in self.accepted[::-1]}
-        if not (found := [i for i in hits_in(observation.text) if i in right]): return Message('nothing right on this page')
+        shown = [r['asin'] for r in observation.data.get('products', ())] # the brief view prints ranks instead of ids
+        if not (found := [i for i in [*hits_in(observation.text), *shown] if i in right]): return Message('nothing right on this page')
         p = self.catalog[found[0]]
         values, labels = next((v.values for v in p.variants if v.id == right[p.id]), ()), option_labels(p)
         self.plan = [ToolCall('select_option', {'value': labels[a, x]}) for a, x in zip(p.axes, values)] + [ToolCall('buy_now')]

@@ -71,7 +71,7 @@ def episode(
 ): # yields observations, is sent actions, returns an episode row; its `id` is a hash of task, policy, seed and attempt
     "One episode whose actions come from outside."
     row = dict(id=digest([task.key, policy.name, seed, attempt]), task_key=task.key, env=env.name, env_version=str(env.version), policy=policy.name, attempt=attempt, seed=seed,
-        prompt=task.prompt, lang=task.lang, category=task.category, difficulty=task.difficulty, split=task.split, steps=[], versions={'shopping_grpo': __version__})
+        prompt=task.prompt, lang=task.lang, category=task.category, difficulty=task.difficulty, split=task.split, steps=[], versions={'shopping_grpo': __version__} | getattr(env, 'versions', {}))
     start = time.perf_counter()
     try:
         outcome = yield from _turns(row, policy, env, task, states, max_seconds=max_seconds, max_turns=max_turns, max_tokens=max_tokens, max_cost=max_cost)

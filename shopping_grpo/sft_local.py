@@ -42,7 +42,8 @@ def round_amounts(
     prices = {x.price for p in catalog for x in (p, *p.variants)}
     return sorted(x // 100 for x in prices) if len(prices) <= most and not any(x % 100 for x in prices) else []
 
-def _alone(words): return rf"(?<![\w.-])(?:{'|'.join(re.escape(str(w)) for w in sorted(words, key=lambda w: -len(str(w))))})(?![\w.-])" if words else r'(?!)'
+def _alone(words): # a pattern for whole words and numbers
+    return re.compile(rf"(?<![\w-])(?<!\d\.)(?:{'|'.join(re.escape(str(w)) for w in sorted(words, key=lambda w: -len(str(w))))})(?!\w|-\w|\.\d)" if words else r'(?!)')
 
 def rename(
     rows:list[dict], # as `collect.load_sft` reads them
@@ -53,7 +54,7 @@ def rename(
 ) -> list[dict]:
     "Rows in some of which the brands are dealt anew, and the amounts in their order."
     names, amounts, out = sorted(set(filter(None, names))), sorted(amounts), []
-    name, amount = re.compile(_alone(names)), re.compile(_alone(amounts))
+    name, amount = _alone(names), _alone(amounts)
     for k, row in enumerate(rows):
         d = Draws(seed, 'rename', k)
         if d.uniform(1)[0] >= share: out.append(row); continue
@@ -89,8 +90,9 @@ class Course:
         checks:int=4,        # validations, evenly spread
         log=lambda step, **values: None, # e.g. `Run.log`
         export=lambda model: model,      # makes the plain model that is written as the best, e.g. with adapters merged
-        log_every:int=10, save_every:int=200): # steps
-        self.model, self.template, self.lessons, self.training, self.path, self.seed, self.behaviour, self.log, self.export, self.log_every, self.save_every = model, template, lessons, training, Path(path), seed, check, log, export, log_every, save_every
+        log_every:int=10, save_every:int=200, # steps
+        keep:bool=False):    # every validated model in `path/checks`, besides the best
+        self.keep, self.model, self.template, self.lessons, self.training, self.path, self.seed, self.behaviour, self.log, self.export, self.log_every, self.save_every = keep, model, template, lessons, training, Path(path), seed, check, log, export, log_every, save_every
         self.plan = course(lessons, training, seed)
         self.marks = {len(self.plan) * (k + 1) // checks for k in range(checks)} if check else set()
         self.opts, self.step, self.best, self.sums, self.tokens = optimizers(model, training), 0, None, [0.0, 0, 0], 0
@@ -121,8 +123,11 @@ class Course:
         seen = self.behaviour(self.model)
         if seen['success'] is not None and (self.best is None or (seen['success'], seen['reward']) > (self.best['success'], self.best['reward'])):
             self.best = dict(step=self.step, **seen)
-            LanguageModel('best', self.export(self.model), self.template.tokenizer).save(self.path/'best')
+            self._write('best')
+        if self.keep: self._write(f'checks/step-{self.step:06d}')
         return {f'val_{k}': v for k, v in seen.items()}
+
+    def _write(self, name): LanguageModel(Path(name).name, self.export(self.model), self.template.tokenizer).save(self.path/name)
 
     def run(self,
         until:int|None=None,         # a step at which to pause

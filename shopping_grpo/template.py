@@ -65,10 +65,10 @@ class Template(_Pieces):
         before, after = self._answer
         return [*before, *self.encode_foreign(text), *after]
 
-    def write(self, action, tools:dict[str, Tool]) -> list[int]: # with the end mark
+    def write(self, action, tools:dict[str, Tool], said:str='') -> list[int]: # with the end mark; `said`: words before a call
         "A turn as the model should have written it."
         if isinstance(action, Message): return [*self.encode_foreign(action.text), self.end]
-        return [*self.encode(self.dialect.write(self._space(action, tools), tools)), self.end]
+        return [*self.encode_foreign(said), *self.encode(self.dialect.write(self._space(action, tools), tools)), self.end]
 
     def _space(self, call, tools):
         if not self.spaced or call.name not in tools or not isinstance(call.args, dict): return call
@@ -97,7 +97,7 @@ def render(
     mask = [0] * len(ids)
     for n, m in enumerate(messages[first:], first):
         if m['role'] != 'assistant' and n + 1 == len(messages): break # nobody answers the last word of the shop
-        new = template.write(_action(m), named) if m['role'] == 'assistant' else template.answer(m['content'])
+        new = template.write(_action(m), named, m.get('content') or '') if m['role'] == 'assistant' else template.answer(m['content'])
         ids, mask = ids + new, mask + [int(m['role'] == 'assistant' and n not in untrained)] * len(new)
     return ids, mask
 
@@ -109,6 +109,6 @@ def _action(message): # the first call of an assistant's message, or its text
 
 def render_row(template:Template, row:dict, tools) -> tuple[list[int], list[int]]: # ids, mask
     "An episode as training tokens; steps marked as a `mistake` are not trained on."
-    messages = conversation(row)
+    messages = [m | dict(content='') if m.get('tool_calls') else m for m in conversation(row)] # the calls alone
     turns = [n for n, m in enumerate(messages) if m['role'] == 'assistant']
     return render(template, messages, tools, {n for n, s in zip(turns, row['steps']) if s.get('mistake')})

@@ -8,9 +8,10 @@ from shopping_grpo.collect import CONVERGE, Job, collect, load_episodes, load_sf
 from shopping_grpo.core import DataError, PolicyError, folder
 from shopping_grpo.env import Observation
 from shopping_grpo.envs.shopsim import ShopSim
-from shopping_grpo.filter import Rules, Selection, balance, examine, faults, leak, replay, secrets
+from shopping_grpo.filter import PRIVATE, Rules, Selection, balance, examine, faults, leak, replay, secrets
 from shopping_grpo.request import Requests
 from shopping_grpo.rollout import episode_seed, rollout
+from shopping_grpo.second import second_opinion
 from shopping_grpo.stage import run_stage
 from shopping_grpo.store import Run
 from shopping_grpo.task import save_tasks
@@ -292,6 +293,56 @@ def test_a_mix_with_an_endpoint(tmp_path, tiny, job, served):
     assert not any(x in text for x in ('PROSE', 'THOUGHT', CONVERGE['zh'][:8], CONVERGE['en'][:12])) and 'THOUGHT' in (run.path/'episodes.jsonl').read_text()
     tokens = {w: sum(r['supervised'] for part in ('train', 'validation') for r in load_sft(run.path, part) if r['teacher'] == w) for w in mixed.mix}
     assert max(tokens.values()) - min(tokens.values()) < 400 and facts['counts']['accepted'] <= 30 and run.usage()['prompt'] > 0
+
+
+def test_the_seven_gates(tmp_path, tiny, job, served):
+    "An oracle-assisted endpoint with reasons and a second opinion: hints reach the teacher and the audit file, never the student; a kill between two opinions asks for none twice."
+    handler, spec = served
+    class Opinionated(handler): pass
+    opinions, asked = {}, []
+    class Judge(BaseHTTPRequestHandler):
+        protocol_version, wbufsize = 'HTTP/1.1', -1
+        def do_POST(self):
+            text = json.loads(self.rfile.read(int(self.headers['Content-Length'])))['messages'][1]['content']
+            asked.append(text)
+            sure = opinions.setdefault(text, [0.9, 0.85, 0.8, None][len(opinions) % 4])
+            body = json.dumps(dict(choices=[dict(message=dict(content=json.dumps(dict(agrees=sure is not None, confidence=sure or 1.0))))])).encode()
+            self.send_response(200); self.send_header('Content-Length', str(len(body))); self.end_headers(); self.wfile.write(body)
+        def log_message(self, *_): pass
+    server = ThreadingHTTPServer(('127.0.0.1', 0), Judge)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    judge = lambda path: second_opinion(f'endpoint:j@http://127.0.0.1:{server.server_port}/v1', tiny, path/'opinions.jsonl')
+    gated = replace(job, tasks=job.tasks[:24], target=24, attempts=1, mix={spec: 1.0}, make=lambda s: make_teacher(s, tiny, assist=True), rules=Rules(refusals=0, per_product=20, rationale=30))
+    def run_(name):
+        with Run.open('collect', name, config={}, root=tmp_path) as run:
+            accepted, rejected = collect(run, replace(gated, second=judge(run.path)))
+            return run.path, accepted, rejected, write_dataset(run.path, accepted, rejected, tiny, gated.mix, 0.1)
+    path, accepted, rejected, facts = run_('gates')
+    assert len(accepted) > 5 and {'a second opinion is not sure', 'a second opinion disagrees'} <= set(facts['reasons'])
+    told = [h.partition(PRIVATE)[2] for h in handler.heard]
+    assert all(told) and all(tiny[d.product].title for d in accepted)
+    clean = [json.loads(x) for part in ('train', 'validation') for x in (path/'sft'/f'{part}.jsonl').read_text().splitlines()]
+    assert len(clean) == len(accepted) and all(m['content'] == 'PROSE of the teacher' for r in clean for m in r['messages'] if m['role'] == 'assistant') # the reason stays
+    assert PRIVATE not in json.dumps(clean) and 'THOUGHT' not in json.dumps(clean) and PRIVATE in (path/'accepted.jsonl').read_text() # and the hints are in the audit file alone
+    before = len(asked)
+    lines = (path/'opinions.jsonl').read_text().splitlines(True)
+    assert before == len(lines) == len(accepted) + sum(d.reasons[0].startswith('a second opinion') for d in rejected)
+    (tmp_path/'collect'/'again').mkdir(parents=True); (tmp_path/'collect'/'again'/'opinions.jsonl').write_text(''.join(lines[:-2]) + lines[-2][:20]) # killed in the middle of a line
+    again = run_('again')
+    assert len(asked) == before + 2 and [d.row['id'] for d in again[1]] == [d.row['id'] for d in accepted]
+    server.shutdown(); server.server_close()
+    hinted = next(d for d in accepted)
+    line = hinted.row['messages'][0]['content'].splitlines()[-1]
+    title = hinted.row['messages'][0]['content'].partition(PRIVATE)[2].splitlines()[1]
+    messages = [*hinted.messages[:1], dict(role='assistant', content=f'they told me: {title}'), *hinted.messages[2:]]
+    assert leak(hinted.messages, hinted.row, job.tasks[0]) == '' and leak(messages, hinted.row, job.tasks[0]) == repr(title[:40]) and line
+    for how in (dict(rationale=10), dict(rationale=30, grade='native'), dict(rationale=30, grade='both')):
+        found = [faults(d.row, job.tasks[0], Rules(**how)) for d in accepted]
+        assert all(('a turn without a short reason' in f) == (how['rationale'] == 10) for f in found)
+        if 'grade' in how: assert [('not paid in full by the published rule' in f) for f in found] == [d.row['native']['value'] != 1 for d in accepted]
+    with pytest.raises(DataError, match='grade must be verified, native or both'): Rules(grade='any')
+    with pytest.raises(DataError, match='a second opinion comes from an endpoint'): second_opinion('rule', tiny, tmp_path/'x')
+    with pytest.raises(PolicyError, match='needs the task'): make_teacher(spec, tiny, assist=True).begin(None, 0)
 
 
 def test_a_broken_endpoint_stops_with_one_line_and_keeps_what_is_there(tmp_path, tiny, job, served):

@@ -31,10 +31,12 @@ def weights(path): return {k: v for p in path.glob('*.safetensors') for k, v in 
 
 
 def test_a_collection_becomes_a_model(own_root):
-    run_stage('35', FAST | dict(name='one', renamed=0.5), quiet=True)
+    run_stage('35', FAST | dict(name='one', renamed=0.5, keep=True), quiet=True)
     run = Run.load(own_root/'runs'/'sft'/'one')
     log = run.metrics()
     assert run.status == 'done' and log.val_success.notna().sum() == 1 and log.lesson.max() == 1 and {'best/model.safetensors', 'last/model.safetensors', 'base/model.safetensors', 'curves.svg'} <= set(run.manifest['outputs'])
+    kept = sorted((own_root/'runs'/'sft'/'one'/'checks').iterdir())
+    assert [p.name for p in kept] == [f'step-{log.step.max():06d}'] and all(torch.equal(x, y) for x, y in zip(weights(kept[0]).values(), weights(own_root/'runs'/'sft'/'one'/'best').values()))
     base, best = weights(own_root/'runs'/'sft'/'one'/'base'), weights(own_root/'runs'/'sft'/'one'/'best')
     assert all(not torch.equal(best[k], base[k]) for k in base if k.endswith('_proj.weight'))
 

@@ -5,12 +5,13 @@
 # %% auto #0
 __all__ = ['PROTOCOLS', 'price_tag', 'sale_price', 'sell', 'import_shop', 'WebGoal', 'native_goal', 'draw_bound',
            'synthetic_goals', 'human_goals', 'save_goals', 'load_goals', 'shuffled', 'in_order', 'Aisles',
-           'right_variants', 'grouped', 'accepted', 'web_task', 'task_goal', 'Protocol', 'protocol', 'split_goals',
-           'evaluated', 'wrong_combinations', 'hole_table', 'differ', 'leak']
+           'right_variants', 'grouped', 'accepted', 'web_task', 'web_tasks', 'task_goal', 'Protocol', 'protocol',
+           'split_goals', 'evaluated', 'wrong_combinations', 'refused_options', 'found_by', 'hole_table', 'differ',
+           'leak']
 
 # %% ../../nbs/envs/webshop_goals.ipynb #49c8b831
 "WebShop's published files as a catalogue, goals and tasks; protocols; leaks of splits."
-import itertools, json, random
+import itertools, json, math, random
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -18,7 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from ..catalog import Catalog, CatalogWriter, Product, Variant
 from ..core import DataError, Draws, atomic_write, canonical_json, digest
-from .webshop_reward import NO_BOUND, NativeGoal, option_found
+from .webshop_reward import NO_BOUND, NativeGoal, color_of, option_found
 from .webshop_values import meant
 from ..importers import NATIVE, STOCK, native, read_products, replaceable, shown_value
 from ..records import Counts, load_object, source_name
@@ -133,8 +134,8 @@ def human_goals(
 ) -> list[WebGoal]: # in the order of the catalogue
     "Goals that people wrote; raises `DataError` that names the product and the key. Instructions without an attribute are left out, as published."
     table, rows = load_object(path), []
-    for p in catalog:
-        for n, record in enumerate(table.get(p.id, ())):
+    for p in map(catalog.at, sorted(r for id in table if (r := catalog.row(id)) >= 0)):
+        for n, record in enumerate(table[p.id]):
             where = f'{source_name(path)}: {p.id}[{n}]'
             if not isinstance(record, dict): raise DataError(f'{where} is no object; look at the file')
             if not (attributes := _texts(where, record, 'instruction_attributes')): continue
@@ -181,11 +182,22 @@ def in_order(goals:Iterable[WebGoal], path) -> list[WebGoal]: # `path`: human_go
 
 # %% ../../nbs/envs/webshop_goals.ipynb #f2f3c92c
 class Aisles:
-    "The products of a catalogue by the leaf of their category."
+    "The products of a catalogue by the leaf of their category; some 20,000 of them are kept in memory."
     def __init__(self, catalog:Catalog):
-        self.catalog, self._by_leaf, self._ids = catalog, {}, {}
+        self.catalog, self._by_leaf = catalog, {}
         for row, leaf in enumerate(catalog.words(catalog.column('category'))): self._by_leaf.setdefault(leaf.split(' › ')[-1], []).append(row)
-        self.leaf = lru_cache(64)(lambda name: [catalog.at(r) for r in self._by_leaf.get(name, ())])
+        self.leaf = lru_cache(max(1, 20_000 * len(self._by_leaf) // len(catalog)))(self._leaf)
+
+    def _leaf(self, name) -> tuple[list[Product], dict[str, set[int]]]: # products, feature -> their places
+        products, having = [self.catalog.at(r) for r in self._by_leaf.get(name, ())], {}
+        for n, p in enumerate(products):
+            for f in p.features: having.setdefault(f, set()).add(n)
+        return products, having
+
+    def with_features(self, name:str, wanted:set[str]) -> list[Product]:
+        "The products of a leaf that have all wanted features, in the order of the catalogue."
+        products, having = self.leaf(name)
+        return [products[n] for n in sorted(set.intersection(*(having.get(f, set()) for f in wanted)))] if wanted else products
 
 def right_variants(p:Product, options, bound:int) -> list[str]: # `options`: (group, value) pairs; variant ids
     "The variants of one product that meet options and price bound."
@@ -209,7 +221,7 @@ def accepted(g:WebGoal, aisles:Aisles) -> tuple[str, ...]: # variant ids, sorted
     p = aisles.catalog[g.asin]
     options, wanted = grouped(g, p), {*g.attributes}
     if options is None or not wanted <= {*p.features}: return ()
-    return tuple(sorted(v for q in aisles.leaf(p.category[-1]) if wanted <= {*q.features} for v in right_variants(q, options, g.price_upper)))
+    return tuple(sorted(v for q in aisles.with_features(p.category[-1], wanted) for v in right_variants(q, options, g.price_upper)))
 
 # %% ../../nbs/envs/webshop_goals.ipynb #2556f8bd
 def web_task(g:WebGoal, aisles:Aisles, split:str='test') -> Task:
@@ -221,6 +233,13 @@ def web_task(g:WebGoal, aisles:Aisles, split:str='test') -> Task:
     chosen = dict(grouped(g, p) or ())
     variant = next((v.id for v in p.variants if all(v.values[p.axes.index(a)] == x for a, x in chosen.items())), '')
     return Task('webshop', g.instruction, Goal(wishes, accepted(g, aisles), p.id, variant), split, 'en', ' › '.join(p.category), len(wishes) - 1)
+
+def web_tasks(splits:dict[str, list[WebGoal]], catalog:Catalog) -> dict[str, list[Task]]:
+    "The goals of all splits as tasks; one leaf of the catalogue after the other is looked at, so that each is read once."
+    aisles, leaf = Aisles(catalog), lru_cache(None)(lambda asin: catalog[asin].category[-1])
+    places = sorted(((leaf(g.asin), s, n) for s, goals in splits.items() for n, g in enumerate(goals)))
+    made = {(s, n): web_task(splits[s][n], aisles, s) for _, s, n in places}
+    return {s: [made[s, n] for n in range(len(goals))] for s, goals in splits.items()}
 
 def _as_listed(c:Constraint, p:Product, v:Variant|None): # an option wish in the words of the target's page
     listed = next((x for a, x in zip(p.axes, v.values if v else ()) if a == c.field and meaning(p, a, x) == c.value), None)
@@ -283,11 +302,21 @@ def wrong_combinations(g:WebGoal, p:Product) -> dict: # counts: combinations tha
         else: out = out | dict(wrong=out['wrong'] + 1, native=out['native'] + (bits == full), verified=out['verified'] + (v.id in typed_right))
     return out
 
+def refused_options(g:WebGoal) -> list[tuple[str, str, str]]: # (group, value, what the rule makes of the chosen value)
+    "The options of a goal that the native rule refuses even when exactly they are chosen."
+    values = [o if isinstance(o, str) else o[1] for o in g.options]
+    return [('' if isinstance(o, str) else o[0], x, color_of(x)) for o, x in zip(g.options, values) if not option_found(o, values)]
+
+def found_by(k:int, r:dict) -> float: # `r`: of `wrong_combinations`
+    "The chance that a sample of `k` wrong combinations holds one that the native rule pays."
+    n, m = r['wrong'], r['native']
+    return 1 - math.comb(n - m, min(k, n)) / math.comb(n, min(k, n)) if m else 0.0
+
 def hole_table(goals:Iterable[WebGoal], catalog:Catalog) -> dict: # shares of the goals that name options
-    "How many goals accept a wrong combination under each rule, and how many the native rule refuses."
+    "How many goals accept a wrong combination under each rule (by full count, and as a sample of sixty or of one finds them), and how many the native rule refuses."
     rows = [wrong_combinations(g, catalog[g.asin]) for g in goals if g.options]
     n = max(1, len(rows))
-    return dict(goals=len(rows), native=sum(r['native'] > 0 for r in rows) / n, verified=sum(r['verified'] > 0 for r in rows) / n, native_refuses_the_right_one=sum(not r['right'] for r in rows) / n,
+    return dict(goals=len(rows), native=sum(r['native'] > 0 for r in rows) / n, native_by_sixty=sum(found_by(60, r) for r in rows) / n, native_by_one=sum(found_by(1, r) for r in rows) / n, verified=sum(r['verified'] > 0 for r in rows) / n, native_refuses_the_right_one=sum(not r['right'] for r in rows) / n,
         wrong_combinations_that_pass=sum(r['native'] / r['wrong'] for r in rows if r['wrong']) / max(1, sum(r['wrong'] > 0 for r in rows)))
 
 # %% ../../nbs/envs/webshop_goals.ipynb #6914773e
