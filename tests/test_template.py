@@ -120,11 +120,13 @@ def play(monkeypatch, t, thinks=False, env=Talk, cut=0.0): # 200 rows; `cut`: sh
             super().begin(briefing, seed)
             self.script, self.cuts = script(seed), Draws(seed, 'cut')
             if not offered(t, seed): self.context = t.begin(briefing.prompt)
-    def take_turn(table, seats):
-        written = [turn(t, *s.script.pop(0), thinks) for s in seats]
-        written = [w[:-1] if s.script and s.cuts.uniform()[0] < cut else w for s, w in zip(seats, written)]
-        return [s.take(w, [-0.5] * len(w)) for s, w in zip(seats, written)]
-    monkeypatch.setattr(module, 'Seat', Scripted); monkeypatch.setattr(module, 'take_turn', take_turn)
+    def speak(table, seats): # whole turns
+        for s in seats.values():
+            w = turn(t, *s.script.pop(0), thinks)
+            s.ids = w[:-1] if s.script and s.cuts.uniform()[0] < cut else w
+            s.scores = [-0.5] * len(s.ids)
+        return list(seats)
+    monkeypatch.setattr(module, 'Seat', Scripted); monkeypatch.setattr(module, 'speak', speak)
     rows = list(lockstep(Mute(), t, env, [(x, 0) for x in TASKS], sampling=Sampling(max_new=4000, max_length=40_000)))
     assert len(rows) == N and {r['outcome'] for r in rows} == {'abstained', 'stopped'} and max(r['n_steps'] for r in rows) == 7
     return rows
