@@ -307,9 +307,10 @@ class Teacher(_Choice):
         noise:Noise=Noise(),
         questions:int=2,             # asked at most
         look:int=3,                  # products opened on one page of results at most
+        pages:int=3,                 # of the first search that are looked at
         tries:int=4,                 # options tried for a price
         reads=('features',)):        # sub-pages that are read, when something is open
-        self.catalog, self.noise, self.questions, self.look, self.tries, self.reads = catalog, noise, questions, look, tries, reads
+        self.catalog, self.noise, self.questions, self.look, self.pages, self.tries, self.reads = catalog, noise, questions, look, pages, tries, reads
 
     def begin(self, briefing:Briefing, seed:int, task:Task|None=None):
         "Forget the last episode; raises `PolicyError` without the task."
@@ -327,7 +328,8 @@ class Teacher(_Choice):
         for n, (query, vague) in enumerate(self._queries()):
             seen = yield from self._search(seen, query, vague)
             seen = yield from self._look_through(seen, n == 2)
-            if n == 0 and 'next_page' in seen.legal and self._happens(0.3): seen = yield from self._look_through((yield from self._do('next_page', why='nothing fits on this page')))
+            for _ in range(self.pages - 1 if n == 0 else 0):
+                if 'next_page' in seen.legal: seen = yield from self._look_through((yield from self._do('next_page', why='nothing fits on this page')))
         if hits := read_hits(seen): yield from self._open(min(hits, key=lambda h: self.rejected.get(h.id, 99)))
         yield from self._do('buy_now', why='nothing fits, this is the least bad')
         while True: yield from self._do('finish_without_purchase', reason='no_suitable_product')
