@@ -214,12 +214,13 @@ class Requests:
         mix:dict=SCENARIOS, # scenario -> share
         blind:float=BLIND,   # highest chance of a buyer who searches well and reads nothing; 1: any
         unpaid=None,         # (task, target) -> why a grade would not pay the task's own target, or ''; None = as ShopSim
-        tight:bool=False,    # budgets end at prices that the shelf has
         wishes:tuple=(2, 6), # fewest and most hard wishes besides the category; scenarios that hide some have at least three or four
+        tight:bool=False,    # budgets end at prices that the shelf has, which must be whole
     ):
         if not 0 <= near <= 1: raise DataError(f"near must lie in 0 to 1, not {near}")
         if not 0 < blind <= 1: raise DataError(f"blind must lie above 0 and not above 1, not {blind}")
         if not 1 <= wishes[0] <= wishes[1]: raise DataError(f"wishes must be two rising numbers from 1 on, not {wishes}")
+        if tight and (odd := catalog.column('price') % 100).any(): raise DataError(f"tight budgets need whole prices, and product {catalog.at(int(np.flatnonzero(odd)[0])).id} has none; use a plain catalogue, e.g. size lesson, or leave tight out")
         if bad := set(mix) - set(SCENARIOS): raise DataError(f"scenario {min(bad)!r} is unknown; choose from {', '.join(SCENARIOS)}")
         self.catalog, self.seed, self.env, self.near, self.mix, self.tight, self.wishes, self.limit, self.unpaid = catalog, seed, env, near, mix, tight, wishes, blind, unpaid
         self.groups, self.leaves = catalog.column('group'), catalog.column('category')

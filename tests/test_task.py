@@ -6,6 +6,7 @@ from shopping_grpo import phrase, request
 from shopping_grpo.catalog import Variant
 from shopping_grpo.core import DataError, Draws
 from shopping_grpo.envs.shopsim import ShopSim
+from shopping_grpo.generate import generate
 from shopping_grpo.grammar import load_grammar
 from shopping_grpo.phrase import bounds, check_request, mentions, paraphrase, read_bounds, say_budget, words
 from shopping_grpo.policy import Abstain, BuyFirst, DoNothing, Oracle
@@ -266,3 +267,12 @@ def test_sold_out_is_not_accepted(small, tasks):
         p = small[t.goal.target]
         gone = p._replace(variants=tuple(v._replace(stock=0) for v in p.variants))
         assert accepted(t.goal.constraints, [gone]) == ()
+
+
+def test_tight_budgets(tmp_path):
+    plain, _ = generate(tmp_path/'lesson', 'lesson', languages=('en',), workers=1)
+    prices = {v.price for p in plain for v in p.variants}
+    assert len(prices) <= 12 and all(len({v.price for v in p.variants}) == 1 for p in plain) and not any(c in x for p in plain for v in p.variants for x in v.values for c in '🔥[')
+    ends = [c for t in Requests(plain, 1, mix=dict(single=1), blind=0.25, wishes=(2, 4), tight=True).tasks('train', 40) for c in t.goal.constraints if c.kind == 'price']
+    assert len(ends) > 20 and all(c.hard and c.value in prices for c in ends)
+    with pytest.raises(DataError, match='tight budgets need whole prices'): Requests(generate(tmp_path/'tiny', 'tiny', workers=1)[0], 1, tight=True)
