@@ -847,3 +847,8 @@ def test_stages_run(tmp_path, monkeypatch):
     run_stage('15', {'env': 'webshop', 'size': 'tiny-en', 'n': 20, 'name': 'webshop'}, quiet=True)
     run_stage('55', {'env': 'webshop', 'size': 'tiny-en', 'n': 10, 'name': 'webshop', 'policies': 'oracle,choice-oracle,rule,first-hit,do-nothing'}, quiet=True)
     assert {json.loads(p.read_text())['status'] for p in (tmp_path/'runs').glob('*/webshop*/manifest.json') if 'status' in p.read_text()} == {'done'}
+
+
+@pytest.mark.parametrize('name', ['tiny-en', '../out', 'a/b'])
+def test_published_files_replace_nothing(name):
+    with pytest.raises(DataError, match='cannot be built as'): publish(name, 'items.json', 'ins.json')

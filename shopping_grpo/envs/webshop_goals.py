@@ -135,6 +135,7 @@ def human_goals(
     "Goals that people wrote; raises `DataError` that names the product and the key. Instructions without an attribute are left out, as published."
     table, rows = load_object(path), []
     for p in map(catalog.at, sorted(r for id in table if (r := catalog.row(id)) >= 0)):
+        if not isinstance(table[p.id], list): raise DataError(f'{source_name(path)}: {p.id} is no list of instructions; look at the file')
         for n, record in enumerate(table[p.id]):
             where = f'{source_name(path)}: {p.id}[{n}]'
             if not isinstance(record, dict): raise DataError(f'{where} is no object; look at the file')

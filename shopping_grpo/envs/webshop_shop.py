@@ -145,6 +145,7 @@ def publish(
 ) -> Path:
     "Import published files with the tasks of a protocol; raises `DataError` when they do not fit it."
     path, p = Path(where or folder('data')/'built'/name), protocol(rules)
+    if where is None and (Path(name).name != name or name.endswith('-en')): raise DataError(f"published files cannot be built as {name!r}: names with -en are our own shops, and a name is no path; choose another, e.g. webshop-1k")
     if p.mode == 'human' and human is None: raise DataError(f"protocol {rules} has human goals; give the file items_human_ins.json")
     if p.mode == 'own': raise DataError(f"protocol {rules} is for our own shop; choose one for published files")
     hold(path)
