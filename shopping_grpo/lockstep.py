@@ -108,9 +108,10 @@ class Table:
         for k, (row, f) in enumerate(zip(rows, feeds)):
             if f: ids[k, width - len(f):], place[k, width - len(f):] = torch.tensor(f), torch.arange(self.at[row], self.at[row] + len(f))
             self.at[row] += len(f)
+        self.width = int(place.max()) + 2 # columns that are looked at
         place = place.to(device)
         self.rows, self.columns = torch.tensor(rows, device=device), place + 1
-        column = torch.arange(int(self.columns.max()) + 1, device=device)
+        column = torch.arange(self.width, device=device)
         seen = torch.where((place >= 0)[..., None], (column > 0) & (column <= self.columns[..., None]), column == 0)
         return self.model(input_ids=ids.to(device), attention_mask=seen[:, None], position_ids=place.clamp_min(0), past_key_values=self, use_cache=True, logits_to_keep=1).logits[:, -1]
 
@@ -119,7 +120,7 @@ class Table:
         return self._write((layer, 'key'), key), self._write((layer, 'value'), value)
 
     def _write(self, name, new):
-        width, cell = int(self.columns.max()) + 1, self.cells.get(name)
+        width, cell = self.width, self.cells.get(name)
         if cell is None or cell.shape[2] < width: # with room to grow
             wider = new.new_zeros(len(self.at), new.shape[1], -(-width * 3 // 128) * 64, new.shape[3])
             if cell is not None: wider[:, :, :cell.shape[2]] = cell
