@@ -210,7 +210,7 @@ class Steps(Kept):
 
     def one(self) -> dict: # metrics
         "One step."
-        r, start = self.recipe, time.perf_counter()
+        r, start, spent = self.recipe, time.perf_counter(), time.process_time()
         torch.manual_seed(Draws(r.seed, 'torch', self.step).one(1 << 31)) # for dropout, where a model has it
         set_rate(self.opts, r.rate(self.step))
         groups = self.collect()
@@ -218,7 +218,7 @@ class Steps(Kept):
         chosen, paid = samples(groups, r)
         done = update(self.model, self.opts, chosen, r, self.template.tokenizer.pad_token_id, self.step, self.reference) if chosen else {}
         return vitals(groups, paid) | done | dict(episodes=sum(map(len, groups)), trained=len(chosen), level=self.curriculum.level, lr=r.lr * r.rate(self.step),
-            tokens=sum(len(s['tokens']['ids']) for g in groups for row in g for s in row['steps']), play_s=round(played - start, 3), update_s=round(time.perf_counter() - played, 3))
+            tokens=sum(len(s['tokens']['ids']) for g in groups for row in g for s in row['steps']), play_s=round(played - start, 3), update_s=round(time.perf_counter() - played, 3), cpu_s=round(time.process_time() - spent, 3))
 
 # %% ../nbs/40b_local.ipynb #75d36edd
 class Trainer(Steps):

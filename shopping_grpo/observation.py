@@ -170,7 +170,7 @@ def brief(state:dict, lang:str, limit:int|None=None) -> str:
     "The shortest text of a page."
     w, kind = WORDS[lang], state['page_type']
     if kind == 'search_results' and state['products']:
-        return '\n'.join(f"{r['rank']} | {_span(r['price'])} | {r['brand']} | " + shorten(', '.join(x.split(': ', 1)[-1] for x in r['key_attributes']), limit) for r in state['products'])
+        return '\n'.join(f"{n} | {_span(r['price'])} | {r['brand']} | " + shorten(', '.join(x.split(': ', 1)[-1] for x in r['key_attributes']), limit) for n, r in enumerate(state['products'], 1))
     if kind != 'product_detail': return compact(state, lang, limit)
     p = state['product']
     if state['selected_options']: return f"{w['selected']} " + ', '.join(state['selected_options'].values()) + f" {w['price']} {_span(state.get('selected_price', w['open']))}"

@@ -203,9 +203,9 @@ def difficulty(constraints, near:int) -> int: # `near`: see Shelf.near
     hard = [w[0] for w in wishes(constraints) if w[0].hard and w[0].kind != 'category']
     return len(hard) + sum(c.op == 'ne' for c in hard) + sum(c.source != 'stated' for c in hard) + (near > 0) + (near > 9)
 
-# %% ../nbs/03b_request.ipynb #f29d6547
+# %% ../nbs/03b_request.ipynb #85211304
 MOST, BLIND, DRAWS = 0.1, 0.1, 2000
-VERSION = 3 # raise it when the same seed gives other tasks
+VERSION = 4 # raise it when the same seed gives other tasks
 
 class Requests:
     "Tasks over one catalogue, by split and number."
@@ -216,13 +216,14 @@ class Requests:
         unpaid=None,         # (task, target) -> why a grade would not pay the task's own target, or ''; None = as ShopSim
         wishes:tuple=(2, 6), # fewest and most hard wishes besides the category; scenarios that hide some have at least three or four
         tight:bool=False,    # budgets end at prices that the shelf has, which must be whole
+        per_product:int|None=None, # most tasks of one target in a set
     ):
         if not 0 <= near <= 1: raise DataError(f"near must lie in 0 to 1, not {near}")
         if not 0 < blind <= 1: raise DataError(f"blind must lie above 0 and not above 1, not {blind}")
         if not 1 <= wishes[0] <= wishes[1]: raise DataError(f"wishes must be two rising numbers from 1 on, not {wishes}")
         if tight and (odd := catalog.column('price') % 100).any(): raise DataError(f"tight budgets need whole prices, and product {catalog.at(int(np.flatnonzero(odd)[0])).id} has none; use a plain catalogue, e.g. size lesson, or leave tight out")
         if bad := set(mix) - set(SCENARIOS): raise DataError(f"scenario {min(bad)!r} is unknown; choose from {', '.join(SCENARIOS)}")
-        self.catalog, self.seed, self.env, self.near, self.mix, self.tight, self.wishes, self.limit, self.unpaid = catalog, seed, env, near, mix, tight, wishes, blind, unpaid
+        self.catalog, self.seed, self.env, self.near, self.mix, self.tight, self.wishes, self.limit, self.unpaid, self.per_product = catalog, seed, env, near, mix, tight, wishes, blind, unpaid, per_product
         self.groups, self.leaves = catalog.column('group'), catalog.column('category')
         if (self.groups < 0).any(): raise DataError(f"catalogue {catalog.path}: its products belong to no families, so splits cannot be made; generate tasks only for generated catalogues")
         self.split = split_groups(self.groups, seed)
@@ -270,12 +271,15 @@ class Requests:
         return Task(self.env, write_request(goal, category, p.lang, d), Goal(goal, right, p.id, v.id), split, p.lang, category, difficulty(goal, near), scenario, persona)
 
     def tasks(self, split:str, n:int) -> list[Task]:
-        "`n` different tasks of a split."
-        out, number = {}, 0
+        "The first `n` tasks of a split that have different goals and no more than `per_product` of them one target; raises `DataError` where there are not so many."
+        out, targets, number, last = {}, Counter(), 0, 0
         while len(out) < n:
             t = self.task(split, number)
-            out.setdefault(t.key, t)
             number += 1
+            if t.goal.constraints not in out and targets[t.goal.target] < (self.per_product or n):
+                out[t.goal.constraints], last = t, number
+                targets[t.goal.target] += 1
+            if number > 2 * last + 100: raise DataError(f"split {split} has only {len(out)} of {n} tasks with different goals; ask for fewer tasks, for more wishes or for a larger size")
         return list(out.values())
 
     def endless(self, split:str='train') -> Taskset:

@@ -65,7 +65,7 @@ def read_hit(row:dict, line:str) -> Hit:
 def read_hits(observation:Observation) -> list[Hit]:
     "The results on a page, in its order."
     lines = {x.split(' | ')[0]: x for x in observation.text.split('\n') if ' | ' in x}
-    found = [(r, lines.get(r['asin']) or lines.get(str(r.get('rank', '')))) for r in observation.data.get('products', ())]
+    found = [(r, lines.get(r['asin']) or lines.get(str(r.get('rank', ''))) or lines.get(str(n))) for n, r in enumerate(observation.data.get('products', ()), 1)]
     return [read_hit(r, line) for r, line in found if line]
 
 # %% ../nbs/20e_teacher.ipynb #aefdba1a

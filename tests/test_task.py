@@ -1,6 +1,7 @@
 """Tasks: solvable, not trivial, said as they are meant, no leak between splits, final sets out of reach, stable under hash seeds."""
 import json, os, subprocess, sys
 from dataclasses import replace
+from collections import Counter
 import pytest
 from shopping_grpo import phrase, request
 from shopping_grpo.catalog import Variant
@@ -276,3 +277,14 @@ def test_tight_budgets(tmp_path):
     ends = [c for t in Requests(plain, 1, mix=dict(single=1), blind=0.25, wishes=(2, 4), tight=True).tasks('train', 40) for c in t.goal.constraints if c.kind == 'price']
     assert len(ends) > 20 and all(c.hard and c.value in prices for c in ends)
     with pytest.raises(DataError, match='tight budgets need whole prices'): Requests(generate(tmp_path/'tiny', 'tiny', workers=1)[0], 1, tight=True)
+
+
+def test_no_two_tasks_of_a_set_share_a_goal(tmp_path):
+    "A small shop has few goals, and other words make no other task."
+    plain, how = generate(tmp_path/'lesson', 'lesson', languages=('en',), workers=1)[0], dict(mix=dict(single=1), blind=0.25, wishes=(2, 4), tight=True)
+    drawn = [Requests(plain, 1, **how).task('val', n) for n in range(120)]
+    assert len({t.goal.constraints for t in drawn}) < 100 and max(Counter(t.goal.target for t in drawn).values()) > 6 # so there is something to keep out
+    made = Requests(plain, 1, per_product=3, **how).tasks('val', 50)
+    assert len({t.goal.constraints for t in made}) == 50 and max(Counter(t.goal.target for t in made).values()) == 3
+    assert [t for t in drawn if t in made] == [t for t in made if t in drawn]
+    with pytest.raises(DataError, match='split val has only .* of 90 tasks with different goals; ask for fewer tasks'): Requests(plain, 1, per_product=1, **how).tasks('val', 90)

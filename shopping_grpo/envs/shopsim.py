@@ -32,7 +32,7 @@ class Rules(Environment):
     max_turns, page_size, repeats, stalls, unseen, questions = 35, 20, 3, 4, 3, 8
 
     def __init__(self, catalog:Catalog, engine:SearchEngine,
-        view:str='compact',                       # a key of `VIEWS`; in 'brief' a result is called by its rank
+        view:str='compact',                       # a key of `VIEWS`; in 'brief' a result is called by its place on the page
         page_size:int|None=None,                  # results on a page; None: the published 20
         think:bool=False,                         # offer the tool that does nothing
         tokens:dict|None=None,                    # budgets that differ from `TOKENS`
@@ -80,7 +80,7 @@ class Rules(Environment):
 
     def _ids(self) -> dict: # as shown -> product id
         ids = {shown_id(h.product_id): h.product_id for h in self._found.hits}
-        return {str(h.rank): h.product_id for h in self._found.hits} | ids if self.view == 'brief' else ids
+        return {str(n): h.product_id for n, h in enumerate(self._found.hits, 1)} | ids if self.view == 'brief' else ids
 
     def _illegal(self, name, args):
         if name == 'search_products' and not self._shelf.words(args['query']): return 'the query has no words'
