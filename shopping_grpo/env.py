@@ -128,7 +128,7 @@ def _mismatch(name, value, want) -> str:
     if not isinstance(value, _KINDS[want['type']]) or (isinstance(value, bool) and want['type'] != 'boolean'): return f"{name} must be of type {want['type']}"
     if isinstance(value, float) and not math.isfinite(value) or isinstance(value, int) and abs(value) >= 2**53: return f"{name} is not a usable number"
     if not isinstance(value, str): return ''
-    if len(value) > 500: return f"{name} is longer than 500 characters"
+    if len(value) > (most := want.get('maxLength', 500)): return f"{name} is longer than {most} characters"
     if any('\ud800' <= c <= '\udfff' for c in value): return f"{name} holds broken characters"
     if 'enum' in want and value not in want['enum']: return f"{name} must be one of {', '.join(want['enum'])}"
     return ''

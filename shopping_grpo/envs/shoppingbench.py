@@ -13,6 +13,7 @@ from ..catalog import Catalog, Product
 from ..core import EnvError, ToolError, folder
 from ..env import Environment, Outcome, clean, fresh, tool
 from .shoppingbench_build import build, requests_for
+from .shoppingbench_facts import HttpSearch, WebSearch, encyclopedia
 from .shoppingbench_goals import INTENTS, Aim, Want, aim_of
 from .shoppingbench_shop import (ORDERS, PAGE, PAGES, VIEWS, Market, Pick, listed, meant, price_text, product_text, read_filters, read_picks, result_line, results_text, unit_price)
 from .shoppingbench_voucher import Line, Voucher, discount, list_total, together, total
@@ -20,7 +21,8 @@ from ..progress import Progress
 from ..purchase import UTILITY, graceful
 from ..reward import Reward, Verdict, invalid
 from ..reward_v3 import partial_value
-from ..search import SearchEngine
+from ..sandbox import python_execute
+from ..search import Filters, SearchEngine, tokens
 from ..task import satisfied
 
 # %% ../../nbs/envs/shoppingbench.ipynb #d27894e7
@@ -76,6 +78,7 @@ class Rules(Environment):
     def __init__(self, catalog:Catalog, engine:SearchEngine,
         intent:str='',             # of the tasks that `requests` makes; '' = all four in turn
         view:str='compact',        # one of `VIEWS`
+        knowledge:WebSearch|str='', # for `web_search`: an address, or what has a method `search`; '' = the encyclopaedia of the catalogue
         page_size:int|None=None,
         max_turns:int|None=None):
         for what, x, known in (('view', view, VIEWS), ('intent', intent, ('', *INTENTS))):
@@ -83,12 +86,13 @@ class Rules(Environment):
         for what, n in (('page_size', page_size), ('max_turns', max_turns)):
             if n is not None and n < 1: raise EnvError(f"{what} must be 1 or more, not {n}")
         self.catalog, self.engine, self.intent, self.view = catalog, engine, intent, view
+        self.knowledge = HttpSearch(knowledge) if isinstance(knowledge, str) and knowledge else knowledge or encyclopedia(catalog)
         self.page_size, self.max_turns = page_size or self.page_size, max_turns or self.max_turns
 
     # an episode
     def _begin(self, task, seed):
         self.progress, self._aim, self._page, self._ready = Progress(self.repeats, self.stalls, self.unseen), aim_of(task.goal), dict(page_type='start'), None
-        return dict(seen=[], picks=[], entered=[], status='')
+        return dict(seen=[], picks=[], entered=[], read=[], status='')
 
     def _greeting(self): return '\n'.join(map(clean, self._task.prompt.split('\n')))
     def _plain_state(self): return [self._state, vars(self.progress)]
@@ -129,7 +133,6 @@ class Looking(Rules):
     "Search and details."
     def _read_find_product(self, query, page=1, shop='', price='', service='', sort='default'):
         filters = read_filters(self.catalog, shop, price, service)
-        from shopping_grpo.search import Filters, tokens
         if not tokens(query) and filters == Filters(): raise ToolError('the query has no words; give some, or a filter')
         if not 1 <= page <= PAGES: raise ToolError(f"page must be 1 to {PAGES}")
         return query, page, filters, ORDERS[sort]
@@ -206,6 +209,37 @@ class Deciding(Looking):
         self._state['picks'], self._state['entered'] = now
         self._page = dict(page_type='recommended')
         return f"noted: {len(picks)} product{'s' * (len(picks) > 1)}, {price_text(total(lines_of(picks, self.catalog), entered))} to pay"
+
+    def _read_web_search(self, query, max_results=3):
+        if not tokens(query): raise ToolError('the query has no words')
+        if not 1 <= max_results <= 20: raise ToolError('max_results must be 1 to 20')
+
+    @tool
+    def web_search(self,
+        query:str,         # a question or a few words
+        max_results:int=3, # 1 to 20
+    ):
+        "Look up facts that no page of the shop tells."
+        results = [{k: clean(r[k]) for k in ('title', 'content', 'url')} for r in self.knowledge.search(query, max_results)]
+        self.progress.note(f'look up {query} {max_results}', bool({r['url'] for r in results} - set(self._state['read'])))
+        self._state['read'] += [r['url'] for r in results if r['url'] not in self._state['read']]
+        self._page = dict(page_type='web', results=results)
+        return '\n'.join(f"{r['title']}: {r['content'][:400]}" for r in results) or 'nothing found: try other words'
+
+    def _read_python_execute(self, code):
+        if not code.strip(): raise ToolError('the code is empty')
+
+    @tool
+    def python_execute(self,
+        code:str, # what it prints is the answer; no network, no files of this machine
+    ):
+        "Run Python code."
+        self.progress.note(f'run {code}', f'run {code}' not in self.progress.trail)
+        ran = python_execute(code)
+        self._page = dict(page_type='code', output=ran.output, error=ran.error)
+        return '\n'.join(filter(None, [*map(clean, ran.output.rstrip().split('\n')[:40]), clean(ran.error) and f'error: {clean(ran.error)}']))[:1500]
+
+    python_execute.tool.parameters['properties']['code']['maxLength'] = 4000
 
     def _read_terminate(self, status): return status
 

@@ -12,14 +12,15 @@ from pathlib import Path
 from ..catalog import Catalog
 from ..core import DataError, atomic_write, folder, hold
 from ..datacard import write_card, write_sums
-from .shoppingbench_goals import VERSION, Knobs, OneShop
+from .shoppingbench_goals import VERSION, Knobs
+from .shoppingbench_facts import Riddles
 from .webshop_shop import SEED, TASK_SEED, size_of
 from ..generate import SIZES, generate
 from ..search import Tantivy, build_index
 from ..task import SPLITS, check_sheet, check_splits, make_sheet, save_tasks, sheet_path, without_leaks, write_sheet
 
-# %% ../../nbs/envs/shoppingbench_build.ipynb #2f8bc68a
-class BenchRequests(OneShop):
+# %% ../../nbs/envs/shoppingbench_build.ipynb #c8536998
+class BenchRequests(Riddles):
     "Tasks of ShoppingBench over an English catalogue with families, by intent, split and number."
 
 PLANS = dict(lesson=(3000, dict(wishes=(1, 3), blind=0.5))) # size -> training tasks, and knobs, where they are not the usual ones
