@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['PDEATHSIG', 'CAPSET', 'SECCOMP', 'NO_NEW_PRIVS', 'WRITE_FILE', 'READ_FILE', 'READ_DIR', 'REMOVE_FILE', 'MAKE_FILE',
            'TRUNCATE', 'FOLDER', 'CALLS', 'FILE_CALLS', 'MACHINES', 'GUARDED', 'ALLOW', 'NOT_PERMITTED', 'NO_SUCH_CALL',
-           'KILL', 'LOADED', 'HINT', 'Unconfined', 'limit_process', 'drop_powers', 'landlock_abi', 'close_files',
-           'call_filter', 'close_calls', 'main']
+           'KILL', 'FIRST', 'LOADED', 'HINT', 'Unconfined', 'limit_process', 'drop_powers', 'landlock_abi',
+           'close_files', 'call_filter', 'close_calls', 'main']
 
 # %% ../nbs/00c_confine.ipynb #c0bf1515
 "Limits, capabilities, Landlock and seccomp, put on one's own process; run as a script by `sandbox`."
@@ -123,9 +123,9 @@ def close_calls(files:bool):
     program = struct.pack('HxxxxxxP', len(code) // 8, ctypes.cast(ctypes.c_char_p(code), ctypes.c_void_p).value)
     _try('the seccomp filter', _LIBC.prctl, SECCOMP, 2, ctypes.c_char_p(program), 0, 0)
 
-# %% ../nbs/00c_confine.ipynb #23f9c0d8
-LOADED = '''array bisect calendar cmath collections copy csv dataclasses datetime _strptime decimal enum fractions functools hashlib heapq io itertools json linecache math numbers operator pprint random re statistics string
-struct textwrap time traceback typing unicodedata'''.split()
+# %% ../nbs/00c_confine.ipynb #8f6a4351
+FIRST = 'array cmath datetime decimal math random unicodedata'.split() # parts of these lie outside the standard library
+LOADED = '''bisect calendar collections copy csv dataclasses _strptime enum fractions functools hashlib heapq io itertools json linecache numbers operator pprint re statistics string struct textwrap time traceback typing'''.split()
 HINT = 'there is no network, no other process, and no file but those of the working folder'
 
 def _failure(e:BaseException) -> str: # one line
@@ -152,13 +152,13 @@ def _complain(text:str) -> int:
 def main(folder:str, seconds:str, memory:str, file_size:str, pipe:str):
     "Read code from the standard input, put every layer on, and run it."
     code = sys.stdin.buffer.read().decode('utf-8', 'replace')
-    for name in LOADED: __import__(name)
+    files = landlock_abi() > 0
+    for name in FIRST if files else FIRST + LOADED: __import__(name)
     sys.modules['random'].seed(0)
     os.chdir(folder)
     try:
         if platform.machine() not in MACHINES: raise Unconfined(f'no table of system calls for the processor {platform.machine()}')
         limit_process(int(seconds), int(memory), int(file_size)); drop_powers()
-        files = landlock_abi() > 0
         if files: close_files(folder, os.path.dirname(os.__file__))
         close_calls(files)
     except (Unconfined, OSError, ValueError) as e: os.write(int(pipe), str(e).encode()); os._exit(2)
