@@ -227,21 +227,21 @@ class Teacher(Walker):
             if v.stock >= w.quantity and all(satisfied(c, p, v) for c in w.constraints if c.hard) and price in (None, v.price): return n
         return 0
 
-    def _fit(self, w:Want, goal:Product, brand='', price=None, shops=(), **filters): # (name, number, product), or None
-        query, seen = self._query(w, goal, brand), set()
+    def _fit(self, w:Want, goal:Product, brand='', cost=None, shops=(), avoid=(), **filters): # (name, number, product), or None
+        query, seen = self._query(w, goal, brand), set(avoid)
         if self._happens(self.noise.refusal): yield from self._do(view('0'), mistake='refusal')
         if self._happens(self.noise.vague): yield from self._do(find(str(w.constraints[0].value)), 'a first look', 'vague')
         for words in (query, goal.title):
             for page in range(1, 6):
                 o = yield from self._do(find(words, **filters | (dict(page=page) if page > 1 else {})), 'the words of the request' if words == query else 'other words')
                 hits = [h for h in shown(o) if h['asin'] not in seen and (not shops or h['shop'] in shops) and not any(speaks(h['title'], c, w.category, 'en') is False for c in w.constraints if c.hard)]
-                if price is not None: hits = [h for h in hits if cents(h['price'].lstrip('$')) <= price]
+                if cost is not None: hits = [h for h in hits if cents(h['price'].lstrip('$')) <= cost]
                 if len(hits) > 1 and self._happens(self.noise.wrong_hit): yield from self._do(view(hits[-1]['name']), 'this one, perhaps', 'wrong_hit')
                 for h in hits[:self.look]:
                     seen.add(h['asin'])
                     yield from self._do(view(h['name']), 'its title fits')
                     p = self.catalog[h['asin']]
-                    if number := self._suits(w, p, price): return h['name'], number, p
+                    if number := self._suits(w, p, cost): return h['name'], number, p
                 if page >= o.data.get('pages', 0): break
         return None
 
@@ -266,8 +266,8 @@ class Teacher(Walker):
         if not found: return None
         shop, out, taken = found[2].shop, [f'{found[0]}#{found[1]}'], {found[2].id}
         for w, offer in zip(aim.wants[1:], serves[shop][1:]):
-            found = yield from self._fit(w, self.catalog[offer.product], shop=shop, **filters_of(w))
-            if not found or found[2].id in taken: return None
+            found = yield from self._fit(w, self.catalog[offer.product], avoid=taken, shop=shop, **filters_of(w))
+            if not found: return None
             out.append(f'{found[0]}#{found[1]}'); taken.add(found[2].id)
         return out, ()
 
@@ -278,7 +278,7 @@ class Teacher(Walker):
         for w, pick in zip(aim.wants, picks):
             p = self.catalog[pick.product]
             own = dict(shop=p.shop) if p.shop in scopes else {}
-            found = yield from self._fit(w, p, price=listed(p)[pick.number - 1].price, **own, **filters_of(w, True))
+            found = yield from self._fit(w, p, cost=listed(p)[pick.number - 1].price, **own, **filters_of(w, True))
             if not found or not own and found[2].shop in scopes and found[2].id != p.id: return None
             out.append(write_pick(Pick(found[2].id, found[1], pick.quantity), found[0]))
         return out, entered
