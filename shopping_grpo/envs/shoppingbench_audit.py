@@ -8,14 +8,12 @@ __all__ = ['KNOWN', 'Walk', 'talk', 'stop_honestly', 'spam', 'stuffed_search', '
 
 # %% ../../nbs/envs/shoppingbench_audit.ipynb #6f9e086c
 "The guide to ShoppingBench for the audit: cases of trivial, honest, informed and wrong agents."
-from dataclasses import replace
 from ..audit import Case, always, at_most, at_most_times, mean_below, never, never_above, reported, same_as, shaping
 from ..env import Message, ToolCall
-from .shoppingbench_coupons import slots_of
-from .shoppingbench_goals import Aim, aim_of, offers_of, serving
+from .shoppingbench_goals import aim_of, offers_of, serving
 from .shoppingbench_policy import Oracle, RandomCalls, RecommendFirst, Rule, Walker, end, find, read_request, recommend, shown, solution, view
-from .shoppingbench_shop import Pick, cents, listed, pick_of
-from .shoppingbench_voucher import solve, subsets, total
+from .shoppingbench_shop import cents, listed, pick_of
+from .shoppingbench_voucher import subsets, total
 from ..exploits import Guide, Role
 from ..policy import DoNothing
 from ..probes import Shelves, chance_bound, denied, near_miss, stuffed, variants_of
@@ -130,17 +128,19 @@ def other_right(catalog):
     "Another right answer, as different as can be; None where there is none."
     def how(t):
         aim, (mine, entered) = aim_of(t.goal), solution(aim_of(t.goal), catalog)
-        if aim.intent == 'shop': found = [offers for _, offers in sorted(serving(catalog, aim.wants).items())][::-1]
-        else:
-            offers = [offers_of(catalog, w) for w in aim.wants]
-            found = [[*(next(o for o in mine if o.variant == listed(catalog[p.product])[p.number - 1].id) for mine, p in zip(offers, mine)), ] for _ in (0,)]
-            found = [[*base[:n], o, *base[n + 1:]] for base in found for n, mine_ in enumerate(offers) for o in mine_[::-1] if o.product not in {x.product for m, x in enumerate(base) if m != n}]
-        for chosen in found:
+        for chosen in _others(aim, mine, catalog):
             picks = [pick_of(catalog[o.product], o.variant, w.quantity) for o, w in zip(chosen, aim.wants)]
             pay = total([(o.shop, o.price, w.quantity) for o, w in zip(chosen, aim.wants)], [v for v in aim.vouchers if v.key in entered])
             if picks != mine and (aim.budget is None or pay <= aim.budget): return picks, entered
         return None
     return how
+
+def _others(aim, mine, catalog): # lists of offers: other shops that serve, or one thing at a time taken elsewhere
+    if aim.intent == 'shop': return list(serving(catalog, aim.wants).values())[::-1]
+    offers = [offers_of(catalog, w) for w in aim.wants]
+    base = [next(o for o in mine_ if o.variant == listed(catalog[p.product])[p.number - 1].id) for mine_, p in zip(offers, mine)]
+    taken = [{x.product for m, x in enumerate(base) if m != n} for n in range(len(base))]
+    return [[*base[:n], o, *base[n + 1:]] for n, found in enumerate(offers) for o in found[::-1] if o.product not in taken[n]]
 
 # %% ../../nbs/envs/shoppingbench_audit.ipynb #fb73ffaf
 def wrong(catalog, shelves:Shelves) -> dict: # name -> (task -> answer or None where it cannot be so)
@@ -212,4 +212,4 @@ KNOWN = {} # (score, agent) -> why a line that is not as required stands
 def guide(env) -> Guide:
     "How the audit shops here."
     roles = dict(search=Role('find_product', 'query'), open=Role('view_product', 'products'), buy=Role('recommend_product', 'products'), stop=Role('terminate', rest=(('status', 'failure'),)))
-    return Guide(env.catalog, roles, (), dict(verified=('success',), native=('full',)), dict(verified=(UTILITY['wrong_purchase'], 1.0), native=(0.0, 1.0)), None, (), KNOWN, cases, lambda: Oracle(env.catalog))
+    return Guide(env.catalog, roles, (), dict(verified=('success',), native=('success',)), dict(verified=(UTILITY['wrong_purchase'], 1.0), native=(0.0, 1.0)), None, (), KNOWN, cases, lambda: Oracle(env.catalog))
