@@ -284,6 +284,7 @@ def make(size:str|None=None, # a folder in data/built; None = our own tiny shop
     **how,                   # of `ShoppingBench`
 ) -> ShoppingBench:
     "ShoppingBench over our own catalogue, which is made at first use."
-    where = build(size or 'tiny-en')
+    where = folder('data')/'built'/(size := size or 'tiny-en')
+    if not (where/'tasks'/'shoppingbench.json').exists(): build(size)
     catalog = Catalog(where/'catalog')
     return ShoppingBench(catalog, Market(where/'index', catalog), **how)

@@ -207,7 +207,12 @@ def cases(guide:Guide, tasks:list[Task]) -> list[Case]:
         tell('oracle-reversed', reversed_(c), always), tell('oracle-other', other_right(c), always), *(tell(f'wrong: {name}', how, never) for name, how in wrong(c, shelves).items()),
         tell('near-miss', miss, never), *(tell(f'near-miss {k}', near(c, shelves, k), never) for k in kinds), tell('near-miss, praised', miss, never, same_as('near-miss'), world=stuffed), tell('oracle, denied', right, always, same_as('oracle'), world=denied)]
 
-KNOWN = {} # (score, agent) -> why a line that is not as required stands
+_FIRST, _ORDER, _TITLE = 'published rule: only as many products as were asked for are looked at, in order', 'published rule: positions are compared', 'published rule: a similar title and the words that the published form can say are enough'
+_MONEY, _PAIRS, _ZERO = 'published rule: vouchers are taken as entered, pieces and variants are not looked at', 'published rule: pairs are looked for in any variant; features and negations cannot be said; the gold product is right by itself', 'published rule: every end without a recommendation is worth 0'
+KNOWN = {('native', a): why for agents, why in (
+    (('wrong: more', 'wrong: twice', 'spam'), _FIRST), (('oracle-reversed',), _ORDER), (('oracle-other',), 'published rule: another right product needs a similar title, and its pairs in the very words of the target'), (('loop',), _ZERO),
+    (('wrong: pieces', 'wrong: open', 'wrong: no voucher', 'wrong: wrong voucher', 'wrong: over budget', 'wrong: two shops'), _MONEY), (('recommend-first', 'recommend-random', 'recommend-cheapest', 'recommend-dearest', 'grader-prober', 'near-miss category', 'near-miss price', 'near-miss service', 'near-miss brand'), _TITLE),
+    (('near-miss', 'near-miss option', 'near-miss attribute', 'near-miss feature', 'near-miss, praised', 'oracle, denied'), _PAIRS)) for a in agents} # (score, agent) -> why a line that is not as required stands
 
 def guide(env) -> Guide:
     "How the audit shops here."
