@@ -221,6 +221,7 @@ class Environment:
         return hashlib.sha256(canonical_json([self._key, self._plain_state(), self._turn, self._refused, self._done])).hexdigest()[:16]
 
     def close(self): "Free what the environment holds."
+    def plays(self, task) -> bool: return True # whether a task of its files is for this environment as it is set up
     # what a subclass provides
     def _offered(self, task) -> dict: return self._tools # name -> tool
     def _begin(self, task, seed): raise NotImplementedError

@@ -245,6 +245,8 @@ class ShoppingBench(Deciding):
         limits = {k: getattr(cls, k) for k in ('name', 'version', 'max_turns', 'max_refusals', 'page_size', 'repeats', 'stalls', 'unseen', 'most', 'stochastic')}
         return limits | dict(pages=PAGES, view='compact', intents=list(INTENTS), similarity=text_similarity.__name__, tools=list(cls._tools))
 
+    def plays(self, task) -> bool: return self.intent in ('', task.scenario)
+
     @property
     def versions(self) -> dict: return dict(similarity=self.similarity.__name__) # an episode says them
 
