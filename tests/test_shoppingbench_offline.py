@@ -38,7 +38,7 @@ TWO_IDS = turn(('recommend_product', dict(product_ids='11,12')))
     (turn(('f', dict(x=1.5, y=1))), turn(('f', dict(x=1.5, y=2))), 1.0),       # else a floating-point number earns nothing: 6 * 2/4 - 3 + 1
     (FIND, '', -3.0), (FIND, 'nonsense', -3.0), (FIND, '<think>a</think><tool_call>[{"name": "find_product", "arguments": {}}]</tool_call>', -3.0),
     (turn(response='Done.'), turn(response='Something else.'), 1.0), (turn(response='Done.'), FIND, 1.0), (turn(response='Done.'), '', 0.0), # no calls to compare with
-    (turn(('terminate', {}), think=''), turn(('terminate', {})), 4.0),             # the target has calls only, so that only that block is looked at
+    (turn(('terminate', {}), think=''), turn(('terminate', {})), 4.0), (turn(('terminate', {}), think=''), '<think>Not closed.\n' + turn(('terminate', {}), think=''), 4.0),             # the target has calls only, so that only that block is looked at
     (turn(('terminate', {}), think=''), turn(('terminate', {}), think=''), 4.0), (FIND, turn(('find_product', SEARCH), think=''), 3.0)])
 def test_executed_cases(target, text, reward):
     assert round(offline_reward(target, text), 2) == reward

@@ -1,5 +1,6 @@
 "ReAct text and native calls over one row: nothing that a model writes breaks an episode or loses a call."
 import base64, hashlib, json
+import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from shopping_grpo.core import canonical_json
 from shopping_grpo.env import Environment, Outcome, ToolCall, tool
@@ -86,6 +87,16 @@ def test_turns_without_a_call():
     assert row['outcome'] == 'answered' and len(asked) == 3 and asked[2][1]['content'].count('Nothing was called') == 2 and row['steps'][0]['idle'] == ['<think>hm</think>', '<response>One moment.</response>']
     assert play(*['<think>hm</think>'] * 3)[0]['outcome'] == play('')[0]['outcome'] == 'stopped'
     assert play(*['<think>hm</think>'] * 3, patience=4)[0]['outcome'] == 'answered'
+
+
+GOOD = '<think>a</think>' + calls(('f', {}))
+
+
+@pytest.mark.parametrize('text, think, ok', [(GOOD, True, True), (GOOD, False, True), (calls(('f', {})), False, True), (calls(('f', {})), True, False), ('<think>a</think><response>b</response> tail', True, True), (f'{GOOD}<response>b</response>', True, True),
+    ('<think>a<response>b</response></think>', True, False), ('<think>a<response></think>b</response>', True, False), ('<think>a</think></response>b<response>', True, False), (GOOD + GOOD, True, False), ('<think>a</think>', True, False), ('<think>a</think><tool_call>{}</tool_call>', True, False),
+    ('<think>a</think><tool_call>[{"name": 1, "parameters": {}}]</tool_call>', True, False), ('<think>a</think><tool_call>[]</tool_call>', True, True), ('<think>a' + calls(('f', {})), False, False), ('', False, False)])
+def test_the_rule_of_format(text, think, ok):
+    assert well_formed(text, think) is ok
 
 
 def test_text_of_a_seller_cannot_end_a_block():
