@@ -542,6 +542,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                            'shopping_grpo/envs/shoppingbench_react.py'),
                                                         'shopping_grpo.envs.shoppingbench_react._turn': ( 'envs/shoppingbench_react.html#_turn',
                                                                                                           'shopping_grpo/envs/shoppingbench_react.py'),
+                                                        'shopping_grpo.envs.shoppingbench_react._words': ( 'envs/shoppingbench_react.html#_words',
+                                                                                                           'shopping_grpo/envs/shoppingbench_react.py'),
                                                         'shopping_grpo.envs.shoppingbench_react.call_id': ( 'envs/shoppingbench_react.html#call_id',
                                                                                                             'shopping_grpo/envs/shoppingbench_react.py'),
                                                         'shopping_grpo.envs.shoppingbench_react.history': ( 'envs/shoppingbench_react.html#history',
