@@ -36,7 +36,7 @@ class Bounds:
 def _start(code:str, folder:str, b:Bounds, pipe:int) -> subprocess.Popen:
     if not sys.platform.startswith('linux'): raise EnvError(f"python_execute needs Linux (seccomp); this is {sys.platform}; leave the tool out or run in a Linux container")
     args = [folder, str(int(b.seconds) + 2), str(b.memory), str(b.file_size), str(pipe)]
-    child = subprocess.Popen([sys.executable, '-S', '-s', '-P', '-B', importlib.util.find_spec('shopping_grpo.confine').origin, *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder,
+    child = subprocess.Popen([sys.executable, '-S', '-s', '-P', '-B', '-u', importlib.util.find_spec('shopping_grpo.confine').origin, *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder,
         env={'PYTHONHASHSEED': '0', 'PYTHONIOENCODING': 'utf-8:replace', 'LC_ALL': 'C.UTF-8'}, start_new_session=True, pass_fds=(pipe,))
     try: child.stdin.write(code.encode('utf-8', 'replace')); child.stdin.close()
     except BrokenPipeError: pass # it is gone already; the pipe tells why

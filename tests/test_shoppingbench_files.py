@@ -78,6 +78,7 @@ TEXT = 'Mugs.\n\nOnly `470`.\n1. It counts for everything.\n2. From `240` on.\n3
     ('voucher not needed', dict(query=TEXT, reward=[MUG], voucher=VOUCHER | dict(budget=500))),
     ('voucher does not add up', dict(query=TEXT, reward=[MUG], voucher=VOUCHER | dict(threshold=501))),
     ('voucher does not add up', dict(query=TEXT, reward=[MUG], voucher=VOUCHER | dict(face_value=0))),
+    ('voucher does not add up', dict(query=TEXT, reward=[MUG], voucher=VOUCHER | dict(discount_type='percentage', discount=0.2, face_value=None, cap=1000, price_after_voucher=433.33))),
     ('budget out of range', dict(query=TEXT, reward=[MUG], voucher=VOUCHER | dict(budget=439))),
     ('text says something else', dict(query=TEXT.replace('60', '61'), reward=[MUG], voucher=VOUCHER)),
     ('answer in the query', dict(query='Who is Ada?', Knowledge_Attribute='Ada', reward=dict(product_id='1', title='Ada'))),
@@ -96,8 +97,10 @@ def test_packed_files_arrays_and_torn_lines(tmp_path):
     rows = [dict(query=str(n), reward=MUG) for n in range(5)]
     lines = '\n'.join(map(json.dumps, rows)) + '\n\n{"query": \n'
     (tmp_path/'a.jsonl.gz').write_bytes(gzip.compress(lines.encode()))
-    (tmp_path/'b.json').write_text(json.dumps(rows))
+    (tmp_path/'b.json').write_text(json.dumps(rows + rows[:2]))
     counts, broken = Counts(), []
+    assert len(read_instructions(tmp_path/'b.json', counts)) == 5 and counts.dropped == {'a query that came before': 2}
+    counts = Counts()
     assert read_instructions(tmp_path/'a.jsonl.gz', counts, broken) == read_instructions(tmp_path/'b.json')
     assert counts.dropped['broken'] == 1 and broken == ['a.jsonl.gz: line 7: expected a JSON object in UTF-8, found b\'{"query": \\n\' (JSONDecodeError)']
     (tmp_path/'c.jsonl').write_text('{"x": 1}\n')

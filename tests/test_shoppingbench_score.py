@@ -134,6 +134,18 @@ def test_bounds_are_inclusive_and_no_bound_is_not_counted():
     assert rule(doc('X', title='tin'), wish('A', attributes=[{'material': ['clay']}])) == 1 / 2
 
 
+def test_exactly_the_least_similarity_is_enough():
+    half, fifths = (lambda a, b: 0.5), (lambda a, b: 0.8)
+    assert rule_score(doc('X'), wish('A'), half)[0] == 1 and rule_score(doc('X'), wish('A'), lambda a, b: 0.4999)[0] == 0
+    i = task('knowledge', doc('A'), answer='mug')
+    assert native(i, 'X', shop(doc('X')), fifths).success and not native(i, 'X', shop(doc('X')), lambda a, b: 0.7999).success
+
+
+def test_a_product_without_variants():
+    d = doc('X', sku_options={})
+    assert rule(d, wish('A', attributes=[{'material': ['clay']}])) == 1 and rule(d, wish('A', sku_options=[{'color': 'red'}])) == 1 / 2
+
+
 def test_more_and_fewer_ids():
     assert native(TWO, 'A,B,C,D', BOTH, words).success and native(TWO, 'A', BOTH, words).rule == 0.5 and native(TWO, 'A', BOTH, words).shop == 0
     assert native(task('product', wish('A')), 'A,B', BOTH, words).success and not native(task('product', wish('A')), 'A,B', BOTH, words).gold

@@ -83,6 +83,22 @@ def test_larger_lists_against_brute_force():
         assert (found and found.proof) == ({frozenset(v.key for v in s): min(price_to_pay(b, s) for b in baskets) for s in may_enter(vouchers)} if baskets else None), n
 
 
+def test_thresholds_of_platform_and_shops_that_compete():
+    "A platform's threshold far above the cheapest basket, and shops whose vouchers make what is added cheap or free: where a bound that promises too much would cut off the best."
+    several = 0
+    for n in range(600):
+        d = Draws(9, 'competing', n)
+        slots = [Slot(tuple(Offer(f'p{i}-{k}', '', 'abc'[d.one(3)], 20 + d.one(480)) for k in range(2 + d.one(4))), 1 + d.one(2)) for i in range(2 + d.one(2))]
+        vouchers = [Voucher('all', PLATFORM, 'fixed', 500 + d.one(1500), face=100 + d.one(600), stacks=True)]
+        for shop in 'ab'[:1 + d.one(2)]:
+            kind = dict(kind='percentage', percent=(30, 60, 95, 100)[d.one(4)], cap=(None, 50 + d.one(600))[d.one(2)]) if d.one(4) else dict(kind='fixed', face=200 + d.one(900))
+            vouchers.append(Voucher(shop, shop, threshold=d.one(600), stacks=True, **kind))
+        found, baskets = solve(slots, vouchers), list(every_basket(slots, False, True))
+        assert found.proof == {frozenset(v.key for v in s): min(price_to_pay(b, s) for b in baskets) for s in may_enter(vouchers)}, n
+        several += len(found.vouchers) > 1
+    assert several > 80
+
+
 def test_published_sums_are_exact():
     "100 less 42 per cent fits a budget of 58, and what floating point misses on a grid of whole results."
     missed = 0

@@ -15,7 +15,7 @@ from ..env import Environment, Outcome, clean, fresh, tool
 from .shoppingbench_build import build, requests_for
 from .shoppingbench_facts import HttpSearch, WebSearch, encyclopedia
 from .shoppingbench_goals import INTENTS, Aim, Want, aim_of
-from .shoppingbench_native import instruction, native_score
+from .shoppingbench_native import instruction, intent_table, native_score
 from .shoppingbench_score import native_reward, text_similarity, verified
 from .shoppingbench_shop import (ORDERS, PAGE, PAGES, VIEWS, Market, Pick, listed, meant, price_text, product_text, read_filters, read_picks, result_line, results_text, unit_price)
 from .shoppingbench_voucher import Line, Offer, Voucher, discount, list_total, together, total
@@ -273,7 +273,9 @@ class ShoppingBench(Deciding):
         kind = {Outcome.abstained: 'graceful_stop' if honest else 'early_abstain', Outcome.loop: 'loop', Outcome.stopped: 'stopped'}.get(self._outcome, 'max_turns')
         return Reward(UTILITY[kind], kind=kind)
 
-# %% ../../nbs/envs/shoppingbench.ipynb #cf1d01c7
+# %% ../../nbs/envs/shoppingbench.ipynb #508829f9
+ShoppingBench.table = staticmethod(intent_table) # of the rows of an evaluation
+
 def guide(env:ShoppingBench):
     "How the audit shops here."
     from shopping_grpo.envs.shoppingbench_audit import guide # a layer above: imported when an audit asks

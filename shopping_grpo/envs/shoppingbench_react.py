@@ -44,7 +44,10 @@ def call_id(call:ToolCall) -> str: # 8 characters
     "The published id of a call: the beginning of an MD5 hash in base 64."
     return base64.urlsafe_b64encode(hashlib.md5(f'{call.name}\n{call.args!r}'.encode('utf-8', 'replace')).digest())[:8].decode()
 
+_INNER = re.compile(r'<(?=/?(?:think|tool_call|response|obs|user)>)')
+
 def _block(tag, text): return f'<{tag}>{text}</{tag}>'
+def _words(text): return _INNER.sub('‹', text) # a thought that names a tag must not open a block in the dialogue
 def _call(c:ToolCall) -> dict: return dict(name=c.name, parameters=c.args)
 
 def write_turn(
@@ -52,7 +55,7 @@ def write_turn(
     think:bool=True, # with its thoughts
 ) -> str:
     "A turn as the model would have written it."
-    return '\n'.join([_block('think', turn.think)] * (think and bool(turn.think)) + [_block('tool_call', write_json([_call(c) for c in turn.calls]))] * bool(turn.calls) + [_block('response', turn.response)] * bool(turn.response))
+    return '\n'.join([_block('think', _words(turn.think))] * (think and bool(turn.think)) + [_block('tool_call', write_json([_call(c) for c in turn.calls]))] * bool(turn.calls) + [_block('response', _words(turn.response))] * bool(turn.response))
 
 def write_observations(turn:Turn) -> str:
     "What the shop said, in one block."
@@ -110,8 +113,8 @@ HEADING = 'Dialogue Records History'
 
 def history(query:str, turns, think:bool=True) -> str: # `think`: with the thoughts
     "The dialogue so far as one text."
-    parts = [_block('user', query)]
-    for t in turns: parts += [x for x in (write_turn(t, think), write_observations(t) if t.calls else _block('obs', '\n'.join(t.observations)) if t.observations else '') if x]
+    parts = [_block('user', _words(query))]
+    for t in turns: parts += [x for x in (write_turn(t, think), write_observations(t) if t.calls else _block('obs', _words('\n'.join(t.observations))) if t.observations else '') if x]
     return f'{HEADING}\n\n' + '\n\n'.join(parts)
 
 def messages_before(row:dict, n:int, system:str, think:bool=True) -> list[dict]: # chat messages

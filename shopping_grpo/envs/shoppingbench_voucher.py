@@ -203,14 +203,14 @@ class _Plan:
             if self.least is None or pay < self.least: self.least, self.picks = pay, (*picked, offer)
             return
 
-# %% ../../nbs/envs/shoppingbench_voucher.ipynb #a62cadcf
-def _cheapest(slots, active, distinct:bool) -> tuple[int, tuple]|None: # (cents, offers) of the cheapest basket that makes all of `active` valid
+# %% ../../nbs/envs/shoppingbench_voucher.ipynb #1bc45bfd
+def _cheapest(slots, active, distinct:bool, ceiling:int|None) -> tuple[int, tuple]|None: # (cents, offers) of the cheapest basket that makes all of `active` valid, if it costs less than the ceiling
     case = _case(active)
     order = sorted(range(len(slots)), key=lambda i: len(slots[i].offers)) # the longest list last, where it is only looked up
     groups = [_grouped(slots[i], case) for i in order]
     plans = [_Plan(case, [g[k] for g, k in zip(groups, kinds)], kinds, distinct) for kinds in itertools.product(*groups)]
     found = None
-    for plan in sorted((p for p in plans if p.floor is not None), key=lambda p: p.floor): found = plan.run(found[0] if found else None) or found
+    for plan in sorted((p for p in plans if p.floor is not None), key=lambda p: p.floor): found = plan.run(found[0] if found else ceiling) or found
     return found and (found[0], tuple(o for _, o in sorted(zip(order, found[1]))))
 
 # %% ../../nbs/envs/shoppingbench_voucher.ipynb #e423cc10
@@ -231,12 +231,14 @@ def solve(
         if not _whole(slot.quantity, 1): raise DataError(f"slot {n} asks for {slot.quantity!r} pieces; ask for a whole number, 1 or more")
         if bad := [o for o in slot.offers if not _whole(o.price, 0)]: raise DataError(f"offer {bad[0].product}/{bad[0].variant}: price {bad[0].price!r} is not a whole number of cents, 0 or more")
     worlds = _in_one_shop(slots) if one_shop else [slots]
-    found = {active: min((x for w in worlds if (x := _cheapest(w, active, distinct))), key=lambda x: x[0], default=None) for active in allowed}
-    if found[()] is None: return None
-    keys = {active: frozenset(v.key for v in active) for active in allowed}
-    proof = {keys[a]: min(found[b][0] for b in allowed if found[b] and keys[b] <= keys[a]) for a in allowed}
-    chosen = min((a for a in allowed if found[a]), key=lambda a: found[a][0])
-    return Basket(*found[chosen], tuple(s.quantity for s in slots), chosen, proof)
+    found, keys = {}, {active: frozenset(v.key for v in active) for active in allowed}
+    under = lambda a: [found[b][0] for b in found if keys[b] <= keys[a]]
+    for active in allowed: # subsets first: a set that brings nothing beyond them need not be searched to the end
+        for w in worlds:
+            if x := _cheapest(w, active, distinct, min(under(active), default=None)): found[active] = x
+        if not found: return None
+    chosen = min(found, key=lambda a: found[a][0])
+    return Basket(*found[chosen], tuple(s.quantity for s in slots), chosen, {keys[a]: min(under(a)) for a in allowed})
 
 # %% ../../nbs/envs/shoppingbench_voucher.ipynb #3ffd964e
 def needed(
