@@ -474,6 +474,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                        'shopping_grpo/envs/shoppingbench.py'),
                                                   'shopping_grpo.envs.shoppingbench.Rules._name': ( 'envs/shoppingbench.html#rules._name',
                                                                                                     'shopping_grpo/envs/shoppingbench.py'),
+                                                  'shopping_grpo.envs.shoppingbench.Rules._offered': ( 'envs/shoppingbench.html#rules._offered',
+                                                                                                       'shopping_grpo/envs/shoppingbench.py'),
                                                   'shopping_grpo.envs.shoppingbench.Rules._picks': ( 'envs/shoppingbench.html#rules._picks',
                                                                                                      'shopping_grpo/envs/shoppingbench.py'),
                                                   'shopping_grpo.envs.shoppingbench.Rules._plain_state': ( 'envs/shoppingbench.html#rules._plain_state',

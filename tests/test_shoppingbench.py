@@ -290,6 +290,47 @@ def test_fuzzed_actions(env, tasks):
         assert env.score().valid and env.step(ToolCall('terminate', dict(status='success'))).done
 
 
+def test_narrow_work_is_no_loop(env, tasks):
+    "Searches that show one new product each, and a sum for each set of vouchers, go on; the same again and again does not."
+    t = of(tasks, 'voucher')[0]
+    shops = sorted({p.shop for p in env.catalog})
+    env.reset(t)
+    assert not any(env.step(ToolCall('find_product', dict(query='', shop=s))).done for s in shops[:12])
+    env.reset(t)
+    picks = ', '.join(map(write_pick, solution(aim_of(t.goal), env.catalog)[0]))
+    assert not env.step(ToolCall('calculate_voucher', dict(products=picks))).done
+    assert [env.step(ToolCall('calculate_voucher', dict(products=picks))).outcome for _ in range(2)] == [None, Outcome.loop]
+
+
+def test_several_calls_in_a_turn_of_text(env, tasks):
+    "The ReAct dialect over the same tools: two calls in one block, one of them refused with its reason, then the answer."
+    from shopping_grpo.envs.shoppingbench_react import React, turns_of
+    t = of(tasks, 'product')[0]
+    (pick,), _ = solution(aim_of(t.goal), env.catalog)
+    block = lambda *calls: '<think>so</think><tool_call>' + json.dumps([dict(name=n, parameters=p) for n, p in calls]) + '</tool_call>'
+    script = iter([block(('find_product', dict(query=t.category, page=1)), ('find_product', dict(query=t.category, price='cheap'))), block(('view_product', dict(products=pick.product))),
+        block(('recommend_product', dict(products=write_pick(pick))), ('terminate', dict(status='success')))])
+    r = rollout(React(lambda messages: next(script)), env, t)
+    assert r['success'] and r['n_steps'] == 5 and r['guard_rejections'] == 1 and len(turns_of(r)) == 3 and 'is no range' in r['steps'][1]['observation']
+
+
+def test_without_python(shop, tasks):
+    env = ShoppingBench(*shop, python=False)
+    env.reset(tasks[0])
+    assert 'python_execute' not in {t.name for t in env.tools} and env.step(ToolCall('python_execute', dict(code='print(1)'))).observation.error
+
+
+def test_the_table_of_intents(env, tasks):
+    "A broken episode and a missing one count 0 in the verified and published measures, and not in those with the published denominator."
+    some = [t for i in INTENTS for t in of(tasks, i)[:2]]
+    rows = [rollout(scripted('oracle', env.catalog), env, t) for t in some]
+    table = env.table(rows, some)
+    assert (table[['verified', 'ASR', 'CAR']] == 1).all(axis=None) and list(table.index) == [*INTENTS, 'sample-weighted', 'macro']
+    broken = [rows[0] | dict(native=None, success=False), *rows[2:]] # one broke, one is missing: both of the intent product
+    table = env.table(broken, some)
+    assert table.loc['product', 'verified'] == table.loc['product', 'ASR'] == 0 and table.loc['sample-weighted', 'ASR'] == table.loc['macro', 'verified'] == .75 and table.loc['sample-weighted', 'published ASR'] == 1
+
+
 # ---- grades
 
 def test_grades_of_small_baskets(shop):

@@ -55,7 +55,7 @@ def grade_order(aim:Aim, picks, entered, catalog:Catalog) -> Reward: # value in 
 class Rules(Environment):
     "The rules of the market, over a catalogue and an engine which many environments may share."
     name, version = 'shoppingbench', 1
-    max_turns, page_size, repeats, stalls, unseen, most = 30, PAGE, 3, 4, 3, 10 # `most`: picks of a recommendation, products of a look
+    max_turns, page_size, repeats, stalls, unseen, most = 30, PAGE, 3, 6, 1, 10 # narrow searches are work, too: one new product is progress; `most`: picks of a recommendation, products of a look
 
     def __init__(self, catalog:Catalog, engine:SearchEngine,
         intent:str='',             # of the tasks that `requests` makes; '' = all four in turn
@@ -63,16 +63,19 @@ class Rules(Environment):
         knowledge:WebSearch|str='', # for `web_search`: an address, or what has a method `search`; '' = the encyclopaedia of the catalogue
         page_size:int|None=None,
         max_turns:int|None=None,
+        python:bool=True,          # offer `python_execute`, which needs Linux
         similarity=text_similarity): # of titles, for the native score
         for what, x, known in (('view', view, VIEWS), ('intent', intent, ('', *INTENTS))):
             if x not in known: raise EnvError(f"{what} {x!r} is unknown; choose one of {', '.join(filter(None, known))}")
         for what, n in (('page_size', page_size), ('max_turns', max_turns)):
             if n is not None and n < 1: raise EnvError(f"{what} must be 1 or more, not {n}")
-        self.catalog, self.engine, self.intent, self.view, self.similarity = catalog, engine, intent, view, similarity
+        self.catalog, self.engine, self.intent, self.view, self.python, self.similarity = catalog, engine, intent, view, python, similarity
         self.knowledge = HttpSearch(knowledge) if isinstance(knowledge, str) and knowledge else knowledge or encyclopedia(catalog)
         self.page_size, self.max_turns = page_size or self.page_size, max_turns or self.max_turns
 
     # an episode
+    def _offered(self, task): return {n: t for n, t in self._tools.items() if self.python or n != 'python_execute'}
+
     def _begin(self, task, seed):
         self.progress, self._aim, self._page, self._ready, self._asked = Progress(self.repeats, self.stalls, self.unseen), aim_of(task.goal), dict(page_type='start'), None, None
         return dict(seen=[], picks=[], entered=[], read=[], status='')
@@ -172,7 +175,7 @@ class Deciding(Looking):
         "Work out what products cost, with vouchers."
         picks, entered = self._ready
         lines = lines_of(picks, self.catalog)
-        self.progress.note(f'calculate {self._ready}', f'{self._ready}' not in self.progress.trail)
+        self.progress.first('read', ('sum', str(self._ready)), f'calculate {self._ready}')
         pay = total(lines, entered)
         self._page = dict(page_type='sum', list=list_total(lines), discount=discount(lines, entered), pay=pay)
         budget = '' if self._aim.budget is None else f", {'within' if pay <= self._aim.budget else 'over'} the budget of {price_text(self._aim.budget)}"
@@ -217,7 +220,7 @@ class Deciding(Looking):
         code:str, # what it prints is the answer; no network, no files of this machine
     ):
         "Run Python code."
-        self.progress.note(f'run {code}', f'run {code}' not in self.progress.trail)
+        self.progress.first('read', ('code', code), f'run {code}')
         ran = python_execute(code)
         self._page = dict(page_type='code', output=ran.output, error=ran.error)
         return '\n'.join(filter(None, [*map(clean, ran.output.rstrip().split('\n')[:40]), clean(ran.error) and f'error: {clean(ran.error)}']))[:1500]
