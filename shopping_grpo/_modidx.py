@@ -227,6 +227,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'shopping_grpo.confine.close_calls': ('confine.html#close_calls', 'shopping_grpo/confine.py'),
                                        'shopping_grpo.confine.close_files': ('confine.html#close_files', 'shopping_grpo/confine.py'),
                                        'shopping_grpo.confine.drop_powers': ('confine.html#drop_powers', 'shopping_grpo/confine.py'),
+                                       'shopping_grpo.confine.files_can_be_kept': ( 'confine.html#files_can_be_kept',
+                                                                                    'shopping_grpo/confine.py'),
                                        'shopping_grpo.confine.landlock_abi': ('confine.html#landlock_abi', 'shopping_grpo/confine.py'),
                                        'shopping_grpo.confine.limit_process': ('confine.html#limit_process', 'shopping_grpo/confine.py'),
                                        'shopping_grpo.confine.main': ('confine.html#main', 'shopping_grpo/confine.py')},

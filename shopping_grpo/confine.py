@@ -6,7 +6,7 @@
 __all__ = ['PDEATHSIG', 'CAPSET', 'SECCOMP', 'NO_NEW_PRIVS', 'WRITE_FILE', 'READ_FILE', 'READ_DIR', 'REMOVE_FILE', 'MAKE_FILE',
            'TRUNCATE', 'FOLDER', 'CALLS', 'FILE_CALLS', 'MACHINES', 'GUARDED', 'ALLOW', 'NOT_PERMITTED', 'NO_SUCH_CALL',
            'KILL', 'FIRST', 'LOADED', 'HINT', 'Unconfined', 'limit_process', 'drop_powers', 'landlock_abi',
-           'close_files', 'call_filter', 'close_calls', 'main']
+           'files_can_be_kept', 'close_files', 'call_filter', 'close_calls', 'main']
 
 # %% ../nbs/00c_confine.ipynb #c0bf1515
 "Limits, capabilities, Landlock and seccomp, put on one's own process; run as a script by `sandbox`."
@@ -57,8 +57,12 @@ def landlock_abi() -> int: # 0: the kernel has none
     try: return _kernel(_LIBC.syscall, 444, None, 0, 1)
     except OSError: return 0
 
+def files_can_be_kept() -> bool: # else none is opened at all
+    "Whether Landlock is there and knows enough."
+    return landlock_abi() >= 3
+
 def _rules(abi) -> bytes: # all rights on files; connecting and listening over TCP from 4 on; foreign sockets and signals from 6 on
-    rights = (1 << {1: 13, 2: 14, 3: 15, 4: 15}.get(abi, 16)) - 1
+    rights = (1 << (15 if abi < 5 else 16)) - 1
     return struct.pack('QQQ', rights, 3, 3)[:8 if abi < 4 else 16 if abi < 6 else 24]
 
 # %% ../nbs/00c_confine.ipynb #29cebd32
@@ -152,7 +156,7 @@ def _complain(text:str) -> int:
 def main(folder:str, seconds:str, memory:str, file_size:str, pipe:str):
     "Read code from the standard input, put every layer on, and run it."
     code = sys.stdin.buffer.read().decode('utf-8', 'replace')
-    files = landlock_abi() > 0
+    files = files_can_be_kept()
     for name in FIRST if files else FIRST + LOADED: __import__(name)
     sys.modules['random'].seed(0)
     os.chdir(folder)

@@ -62,6 +62,7 @@ def _percent(x) -> int:
     if type(x) not in (int, float) or not 0 < x < 1 or abs(x * 100 - round(x * 100)) > 1e-9: raise Defect(f'voucher.discount: expected a fraction of whole per cents, found {shorten(x)}')
     return round(x * 100)
 
+# %% ../../nbs/envs/shoppingbench_files.ipynb #bbf227df
 def read_deal(v:dict) -> Deal: # raises `Defect`
     "A voucher of a row."
     if not isinstance(v, dict): raise Defect(f'voucher: expected an object, found {shorten(v)}')
@@ -119,6 +120,7 @@ def _rewards(row) -> tuple:
     if not rewards or not all(isinstance(r, dict) and isinstance(r.get('product_id'), (str, int)) for r in rewards): raise Defect(f"reward: expected objects with a product_id, found {shorten(row.get('reward'))}")
     return tuple(r | dict(product_id=str(r['product_id']).strip()) for r in rewards)
 
+# %% ../../nbs/envs/shoppingbench_files.ipynb #de38605d
 def read_instruction(row:dict) -> Instruction: # raises `Defect`
     "One row; a `prompt` or any other further key is ignored."
     if not isinstance(row, dict): raise Defect(f'expected an object, found {shorten(row)}')
@@ -149,6 +151,7 @@ FAULTS = {
     'gold product misses a wish': 'the published score does not look, since the id decides',
 }
 
+# %% ../../nbs/envs/shoppingbench_files.ipynb #30026acd
 def _objects(r:dict, key:str) -> list[dict]: return [o for o in r[key] if isinstance(o, dict)] if isinstance(r.get(key), list) else []
 
 def _wishes(r:dict) -> list[tuple]: # (where, key, value) of a reward's options and attributes
@@ -174,6 +177,7 @@ def _deal_faults(i:Instruction) -> Iterator[str]:
     if not 0 <= d.budget // 100 - whole <= -(-d.price_after // 1000): yield 'budget out of range'
     if rules_in(i.query) != _told(d): yield 'text says something else'
 
+# %% ../../nbs/envs/shoppingbench_files.ipynb #c82817fb
 def _answer_faults(i:Instruction, raw) -> Iterator[str]:
     title, plain = str(i.rewards[0].get('title') or ''), i.answer.strip().casefold()
     if plain in i.query.casefold(): yield 'answer in the query'
@@ -195,6 +199,7 @@ def _decode(raw): # floating-point numbers, which the published score computes w
     try: return _PLAIN.decode(raw.decode('utf-8-sig').strip())
     except (ValueError, RecursionError) as e: raise Defect(f'expected a JSON object in UTF-8, found {shorten(raw[:60])} ({type(e).__name__})') from None
 
+# %% ../../nbs/envs/shoppingbench_files.ipynb #fa116c1f
 def read_instructions(
     source,                # a file
     counts:Counts|None=None, # filled: rows read and kept, reasons for the others, faults under `mended`
@@ -221,6 +226,7 @@ def _number(x, whole:bool=False): # None where there is none
 
 def _flat(x) -> str: return ', '.join(map(str, x)) if isinstance(x, list) else str(x)
 
+# %% ../../nbs/envs/shoppingbench_files.ipynb #4060d2a3
 def tidy_document(p:dict, counts:Counter) -> dict: # `counts`: what was mended
     "A product as the format says it is."
     def mend(key, value, good): # the value; counted where it was not good

@@ -34,6 +34,7 @@ def value_score(wanted, given) -> Fraction:
     if isinstance(wanted, str) and isinstance(given, str): return overlap(_words(wanted), _words(given))
     return Fraction(type(wanted) is int and type(given) is int and wanted == given)
 
+# %% ../../nbs/envs/shoppingbench_offline.ipynb #3d9e3421
 def _match(wanted:dict, given:dict) -> Fraction: # r_k + r_v of two calls with one name
     p, q = wanted['parameters'], given['parameters']
     return overlap(p, q) + sum((value_score(p[k], q[k]) for k in p if k in q), Fraction(0))
@@ -56,6 +57,7 @@ def tool_reward(
         left.remove(best)
     return 6 * found / (1 + sum(1 + len(c['parameters']) for c in wanted)) - 3
 
+# %% ../../nbs/envs/shoppingbench_offline.ipynb #f8d6c1f9
 def offline_reward(
     target:str, # the teacher's turn as text
     text:str,   # the model's
@@ -73,6 +75,7 @@ def reject(row:dict) -> str: # '' when nothing is wrong
     if not row.get('success'): return 'no full success'
     return '' if row['outcome'] in ('answered', 'purchased') else 'not ended by the model'
 
+# %% ../../nbs/envs/shoppingbench_offline.ipynb #cf7a2fe2
 def shortest_successes(
     rows:Iterable[dict],      # episodes of any teachers and attempts
     counts:Counter|None=None, # filled: what became of them
@@ -109,6 +112,7 @@ class Sample:
         "The same as a chat."
         return [dict(role='system', content=self.system), dict(role='user', content=self.history), dict(role='assistant', content=self.target)]
 
+# %% ../../nbs/envs/shoppingbench_offline.ipynb #18c1cfab
 def _refused(row) -> list[bool]: # for each turn: was one of its calls refused?
     numbers, out = [s.get('turn', f'step {n}') for n, s in enumerate(row['steps'])], {}
     for n, s in zip(numbers, row['steps']): out[n] = out.get(n, False) or s['error']
@@ -134,6 +138,7 @@ def samples_of(
         if why == 'kept': out.append(s)
     return out
 
+# %% ../../nbs/envs/shoppingbench_offline.ipynb #71dad218
 def step_samples(rows:Iterable[dict], systems:dict[bool, str], **options) -> list[Sample]: # `systems`: think -> system prompt; both variants where both are there; options of `samples_of`
     "Samples of many episodes, in all variants of thinking that have a prompt."
     return [s for r in rows for think, system in systems.items() for s in samples_of(r, system, think, **options)]
@@ -144,6 +149,7 @@ def save_sft(path, samples:Sequence[Sample]):
     if not samples: raise DataError(f"{path}: there is no sample to write; look at the reasons that `samples_of` counted")
     atomic_write(path, b''.join(canonical_json(s.alpaca) + b'\n' for s in samples))
 
+# %% ../../nbs/envs/shoppingbench_offline.ipynb #d77f8090
 def grpo_row(s:Sample, index:int, split:str='train') -> dict:
     "A row as the published trainer reads it."
     return dict(data_source='shoppingbench', prompt=s.messages[:2], ability='tool calling', reward_model=dict(style='rule', ground_truth=s.target), extra_info=dict(split=split, index=index, task_key=s.task_key, turn=s.turn, think=s.think, **s.alpaca))

@@ -25,6 +25,7 @@ class Turn:
     @property
     def empty(self) -> bool: return not (self.think or self.calls or self.response)
 
+# %% ../../nbs/envs/shoppingbench_react.ipynb #67651fac
 _SLASHED = re.compile(r'<\\/(?=(?:think|tool_call|response|obs)>)') # the published web prompt shows closing tags with a backslash, and models copy it
 _RESPONSE = re.compile(r'<response>(.*?)(?:</response>|\Z)', re.S)
 _CALLS = Hermes()
@@ -57,6 +58,7 @@ def write_turn(
     "A turn as the model would have written it."
     return '\n'.join([_block('think', _words(turn.think))] * (think and bool(turn.think)) + [_block('tool_call', write_json([_call(c) for c in turn.calls]))] * bool(turn.calls) + [_block('response', _words(turn.response))] * bool(turn.response))
 
+# %% ../../nbs/envs/shoppingbench_react.ipynb #81a0b3b4
 def write_observations(turn:Turn) -> str:
     "What the shop said, in one block."
     return _block('obs', write_json([dict(tool_call_id=call_id(c), results=o) for c, o in zip(turn.calls, turn.observations)]))
@@ -74,6 +76,7 @@ def _spans(text:str, tags) -> list[tuple[int, int]]|None: # where the blocks are
         out.append((begin, end + len(tag) + 3))
     return sorted(out)
 
+# %% ../../nbs/envs/shoppingbench_react.ipynb #7f29014c
 def listed_calls(text:str) -> list[dict]|None: # None where the block is no list of calls
     "The calls of the block in a text, by the strict rule."
     inner = re.search(r'<tool_call>(.*?)</tool_call>', text, re.S)
@@ -81,6 +84,7 @@ def listed_calls(text:str) -> list[dict]|None: # None where the block is no list
     except (ValueError, RecursionError): return None
     return found if isinstance(found, list) and all(isinstance(c, dict) and isinstance(c.get('name'), str) and isinstance(c.get('parameters'), dict) for c in found) else None
 
+# %% ../../nbs/envs/shoppingbench_react.ipynb #20b6193b
 def well_formed(
     text:str,
     think:bool=True,
@@ -103,12 +107,14 @@ def turns_of(row:dict) -> list[Turn]:
         else: groups.append([s])
     return [_turn(g) for g in groups]
 
+# %% ../../nbs/envs/shoppingbench_react.ipynb #cc8daf39
 def _turn(steps) -> Turn:
     first = steps[0]
     made = [s for s in steps if _action(s)]
     told = read_turn(first.get('raw') or '')
     return Turn(first.get('think') or told.think, tuple(map(_action, made)), first['action'].get('text', '') or told.response, tuple(s['observation'] for s in steps), first.get('raw') or '')
 
+# %% ../../nbs/envs/shoppingbench_react.ipynb #5eadda6d
 HEADING = 'Dialogue Records History'
 
 def history(query:str, turns, think:bool=True) -> str: # `think`: with the thoughts

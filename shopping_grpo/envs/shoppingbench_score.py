@@ -36,6 +36,7 @@ def text_similarity(a:str, b:str) -> float: # 0 to 1; exactly 1 for equal ones
     (one, n), (two, m) = _trigrams(a), _trigrams(b)
     return sum(one[k] * two[k] for k in one.keys() & two.keys()) / (n * m) if n and m else 0.0
 
+# %% ../../nbs/envs/shoppingbench_score.ipynb #83464690
 class Cosine:
     "The similarity of an encoder; each title is encoded once."
     def __init__(self,
@@ -72,6 +73,7 @@ def _options_found(doc, reward) -> tuple[int, int]: # hits in the best variant, 
     pairs = [(k, v) for o in reward.get('sku_options') or [] for k, v in o.items()] + [(k, v) for o in reward.get('attributes') or [] for k, values in o.items() for v in values]
     return max(sum(p in x or p in known for p in pairs) for x in variants), len(pairs)
 
+# %% ../../nbs/envs/shoppingbench_score.ipynb #09bcc4ae
 def field_hits(doc:Mapping, reward:Mapping, similarity) -> dict[str, tuple[int, int]]: # field -> (hits, conditions); raises what the published code raises
     "What a product has of what was asked for."
     titles, services = reward.get('title') or [], reward.get('service') or []
@@ -79,6 +81,7 @@ def field_hits(doc:Mapping, reward:Mapping, similarity) -> dict[str, tuple[int, 
     return dict(title=(sum(similarity(doc['title'], t) >= 0.5 for t in titles), len(titles)), price=(sum(_in_bounds(doc['price'], *b) for b in bounds), len(bounds)),
         service=(sum(s in doc['service'] for s in services), len(services)), options=_options_found(doc, reward))
 
+# %% ../../nbs/envs/shoppingbench_score.ipynb #182eeda8
 def rule_score(doc:Mapping|None, reward:Mapping, similarity) -> tuple[float, dict[str, float]]: # score; share by field, 1 where nothing was asked for
     "The published rule for one product."
     if doc is None: return 0.0, dict.fromkeys(FIELDS, 0.0)
@@ -117,6 +120,7 @@ def budget_score(docs:Sequence[Mapping], deal:Deal) -> float: # `docs`: of all w
     after = cost - deal.face / 100 if deal.kind == 'fixed' else max(cost * (1 - deal.percent / 100), cost - (math.inf if deal.cap is None else deal.cap / 100))
     return float(after <= budget)
 
+# %% ../../nbs/envs/shoppingbench_score.ipynb #38b64614
 def _several(i:Instruction, ids, find, similarity) -> Native: # product, shop, voucher
     n = len(i.rewards)
     docs = [find(x) for x in ids[:n]]
@@ -127,6 +131,7 @@ def _several(i:Instruction, ids, find, similarity) -> Native: # product, shop, v
     budget = (budget_score(docs, i.deal) if whole else 0.0) if i.intent == 'voucher' else None
     return Native(rule, fields, rule >= 1 and shop in (None, 1.0) and budget in (None, 1.0), ids == list(i.gold), shop, budget)
 
+# %% ../../nbs/envs/shoppingbench_score.ipynb #6741476f
 def _knowledge(i:Instruction, ids, find, similarity) -> Native:
     doc, gold = find(ids[0]) if ids else None, i.rewards[0]
     if doc is None: return Native(0.0, dict(title=0.0), False, False, answer=0.0)
@@ -147,6 +152,7 @@ def native(
     try: return score(i, split_ids(recommended), find, similarity)
     except (TypeError, KeyError, ZeroDivisionError, AttributeError) as e: raise ScoreError(f"instruction {i.key}: the published evaluation stops here with {type(e).__name__}: {e}") from e
 
+# %% ../../nbs/envs/shoppingbench_score.ipynb #d8f26023
 def native_reward(n:Native) -> Reward: # 1 for success, else 0
     "The published scores as a reward."
     parts = {'rule': n.rule, **n.fields, **{k: x for k in ('shop', 'budget', 'answer') if (x := getattr(n, k)) is not None}}
@@ -172,6 +178,7 @@ def _measures(n:Native, intent) -> dict[str, float]:
     car = n.fields['title'] if intent == 'knowledge' else n.rule
     return dict(ASR=float(n.success), CAR=car, **n.fields, shop=n.shop, budget=n.budget, answer=n.answer, gold=float(n.gold))
 
+# %% ../../nbs/envs/shoppingbench_score.ipynb #2b800a3f
 def score_table(
     rows:Iterable[tuple[str, Native|None]], # (intent, scores) of every planned task; None: it broke, or it is missing
 ) -> pd.DataFrame: # a row an intent, and the two averages
@@ -186,6 +193,7 @@ def score_table(
         out[intent] = dict(planned=len(ns), graded=len(found)) | asked | {'published ASR': mean('ASR', len(found)), 'published CAR': mean('CAR', len(found))}
     return pd.concat([table := pd.DataFrame(out).T, _averaged(table)]).astype(dict(planned=int, graded=int))
 
+# %% ../../nbs/envs/shoppingbench_score.ipynb #9c578157
 def _averaged(table) -> pd.DataFrame:
     def means(column): # sample-weighted, macro
         shares, counts = table[column].dropna().to_dict(), table.graded if column.startswith('published') else table.planned
@@ -224,6 +232,7 @@ def _pairing(fits, items, quantities, pay) -> list[int|None]: # for each wish it
     if len(set(quantities)) < 2 or len(items) != len(fits) or len(fits) > 7 or not full(best): return best
     return min((list(p) for p in itertools.permutations(range(len(items))) if full(p)), key=pay)
 
+# %% ../../nbs/envs/shoppingbench_score.ipynb #7c6c1713
 def verified(
     fits:Sequence[Sequence],       # [wishes][items]: share of the wishes' conditions that an item meets; exactly 1: it is in the accepted set
     items:Sequence[Offer|None],    # recommended; None: there is no such product
