@@ -1416,6 +1416,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                    'shopping_grpo/policy.py'),
                                       'shopping_grpo.policy.Rule.act': ('policy.html#rule.act', 'shopping_grpo/policy.py'),
                                       'shopping_grpo.policy.hits_in': ('policy.html#hits_in', 'shopping_grpo/policy.py'),
+                                      'shopping_grpo.policy.in_lines': ('policy.html#in_lines', 'shopping_grpo/policy.py'),
                                       'shopping_grpo.policy.options_in': ('policy.html#options_in', 'shopping_grpo/policy.py'),
                                       'shopping_grpo.policy.scripted': ('policy.html#scripted', 'shopping_grpo/policy.py'),
                                       'shopping_grpo.policy.searching': ('policy.html#searching', 'shopping_grpo/policy.py')},

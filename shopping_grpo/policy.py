@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TERMS', 'Briefing', 'Policy', 'DoNothing', 'Abstain', 'hits_in', 'options_in', 'searching', 'BuyFirst', 'RandomLegal',
-           'Reader', 'Rule', 'Obedient', 'Oracle', 'FirstHit', 'ChoiceOracle', 'Fluent', 'scripted']
+           'Reader', 'Rule', 'Obedient', 'Oracle', 'FirstHit', 'ChoiceOracle', 'in_lines', 'Fluent', 'scripted']
 
 # %% ../nbs/20_policy.ipynb #f7d627af
 "Policies: the protocol and the scripted ones."
@@ -218,6 +218,14 @@ class ChoiceOracle:
 # %% ../nbs/20_policy.ipynb #207f3ec4
 TERMS = {'search_products': ('search', {}), 'select_option': ('choose_option', {})} | {f'view_{s}': ('view', {'section': s}) for s in ('description', 'features', 'reviews', 'attributes')}
 
+def in_lines(observation:Observation) -> str:
+    "A page as scripted policies read it: results and options in lines."
+    d, text = observation.data, observation.text
+    if '[SEP]' not in text and '[button]' not in text: return text
+    rows = [f"{r['asin']} | {r['price']} | {r['title']}" for r in d.get('products', ())]
+    options = [f'options {a}: ' + ' | '.join(o['value'] + ('' if o['available'] else ' ✕') for o in x) for a, x in d.get('available_options', {}).items()]
+    return '\n'.join(rows or [text, *options])
+
 class Fluent:
     "A scripted policy that uses the words of the shop it is in."
     def __init__(self, policy:Policy): self.policy, self.terms = policy, {}
@@ -232,7 +240,7 @@ class Fluent:
         if not self.terms: return self.policy.act(observation)
         theirs = {tool for tool, _ in self.terms.values()}
         legal = [t for t in observation.legal if t not in theirs] + [word for word, (tool, _) in self.terms.items() if tool in observation.legal]
-        action = self.policy.act(replace(observation, legal=tuple(legal)))
+        action = self.policy.act(replace(observation, text=in_lines(observation), legal=tuple(legal)))
         if not isinstance(action, ToolCall) or action.name not in self.terms: return action
         tool, rest = self.terms[action.name]
         return ToolCall(tool, action.args | rest, action.id)

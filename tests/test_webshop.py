@@ -869,14 +869,14 @@ def test_published_files_replace_nothing(name):
     with pytest.raises(DataError, match='cannot be built as'): publish(name, 'items.json', 'ins.json')
 
 
-@pytest.mark.parametrize('name', ['buy-first', 'first-hit', 'choice-oracle', 'oracle'])
+@pytest.mark.parametrize('name', ['rule', 'buy-first', 'first-hit', 'choice-oracle', 'oracle'])
 def test_policies_leave_the_search_page_where_every_page_can_search(name, shop, tasks):
     assert PUBLISHED['search_anywhere']
-    for view in ('compact', 'text_rich'):
+    for view in ('compact', 'text', 'text_rich'):
         rows = [rollout(scripted(name, shop[0]), WebShop(*shop, view=view, search_anywhere=True), t) for t in tasks[:10]]
         searches = [sum(s['action'].get('name') == 'search' for s in r['steps']) for r in rows]
         assert max(searches) == 1, (view, searches)
-        if view == 'compact': assert sum(r['outcome'] == Outcome.purchased for r in rows) >= 8
+        assert sum(r['outcome'] == Outcome.purchased for r in rows) >= 8, view
 
 
 @pytest.mark.parametrize('given, says', [
