@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['TERMS', 'OWN', 'Briefing', 'Policy', 'DoNothing', 'Abstain', 'hits_in', 'options_in', 'searching', 'BuyFirst',
-           'RandomLegal', 'Rule', 'Obedient', 'Oracle', 'FirstHit', 'ChoiceOracle', 'Fluent', 'scripted']
+           'RandomLegal', 'Reader', 'Rule', 'Obedient', 'Oracle', 'FirstHit', 'ChoiceOracle', 'in_lines', 'Fluent',
+           'scripted']
 
 # %% ../nbs/20_policy.ipynb #f7d627af
 "Policies: the protocol and the scripted ones."
@@ -25,6 +26,7 @@ class Briefing:
     prompt: str              # the first observation: the request, and what is known about the shopper
     lang: str
     tools: tuple[Tool, ...]
+    turns: int = 0           # most turns that the episode can have; 0 = not told
 
 class Policy(Protocol):
     "Begin an episode, then act on observations."
@@ -57,7 +59,7 @@ def options_in(text:str) -> list[list[str]]: # per axis
 
 def searching(legal) -> bool:
     "Whether this is the page to search from; some shops can search from every page."
-    return 'search_products' in legal and not {'open_product', 'select_option', 'buy_now'} & set(legal)
+    return 'search_products' in legal and not {'open_product', 'back_to_search', 'prev_page', 'buy_now'} & set(legal)
 
 class BuyFirst:
     "Searches with the whole request, opens the first hit, takes the first option of every axis and buys."
@@ -81,34 +83,18 @@ class RandomLegal:
         given = dict(finish_without_purchase={'reason': 'no_suitable_product'}, ask_shopper={'question': ' '.join(d.sample(self.words, 2)) or '?'}, think={'note': '?'})
         return ToolCall(name, given.get(name, {}))
 
-# %% ../nbs/20_policy.ipynb #24f0caa3
-class Rule:
-    "Reads `look` products and buys the one that answers most of the request."
-    name = 'rule'
-    def __init__(self, look:int=5): self.look = look
-
+# %% ../nbs/20_policy.ipynb #e95802b9
+class Reader:
+    "What the rule policy makes of the pages that it has read."
     def begin(self, briefing, seed):
-        self.prompt, self.todo, self.pages, self.current, self.best = ' '.join(briefing.prompt.split()), None, {}, '', None
+        self.prompt, self.todo, self.pages, self.turns, self.current, self.best = ' '.join(briefing.prompt.split()), None, {}, {}, '', None
+        self.left = briefing.turns or 10**6 # turns after the current one
         self.clauses = [set(tokens(c)) for c in re.split(r'[，。,.!:：]', briefing.prompt) if c.strip()]
         limit = [a or b for a, b in re.findall(r'(\d+)(?:\.\d\d)?\s*(?:元|块|yuan|dollars)|\$(\d+)', briefing.prompt)]
         self.limit = int(limit[-1]) * 100 if limit else None
 
-    def act(self, observation):
-        text, legal = observation.text, observation.legal
-        if searching(legal): return ToolCall('search_products', {'query': self.prompt[:300]}) if self.todo is None else ToolCall('finish_without_purchase', {'reason': 'no_suitable_product'})
-        if 'open_product' in legal: return self._from_results(text)
-        if self.current and 'view_features' in legal and self.current not in self.pages:
-            self.pages[self.current] = text
-            return ToolCall('view_features')
-        if 'buy_now' not in legal: self.pages[self.current] += '\n' + text; return ToolCall('prev_page')
-        return self._finish(text) if self.best else ToolCall('prev_page')
-
-    def _from_results(self, text):
-        if self.todo is None: self.todo = hits_in(text)[:self.look]
-        if self.todo: self.current = self.todo.pop(0)
-        elif self.pages: self.current = self.best = max(self.pages, key=lambda i: (self._points(self.pages[i]), -list(self.pages).index(i)))
-        else: return ToolCall('finish_without_purchase', {'reason': 'no_suitable_product'})
-        return ToolCall('open_product', {'asin': self.current})
+    def _note(self, text): # a page, and the turns that buying there takes
+        self.pages[self.current], self.turns[self.current] = text, 1 + sum(map(bool, options_in(text)))
 
     def _points(self, page): # share of each clause that the page answers; a price above the limit costs more than anything can win
         have = set(tokens(page))
@@ -116,12 +102,47 @@ class Rule:
         dear = self.limit is not None and low and int(low[1]) * 100 > self.limit
         return sum((len(c & have) / len(c)) ** 2 for c in self.clauses if c) - 100 * bool(dear)
 
+    def _choose(self, here:str='') -> str: # the best product that can still be bought; from the page of one, `here`, another is two turns away
+        within = [i for i in self.pages if self.left + 1 >= self.turns[i] + (0 if i == here else 2 if here else 1)] or [here or next(iter(self.pages))]
+        return max(within, key=lambda i: (self._points(self.pages[i]), -list(self.pages).index(i)))
+
+# %% ../nbs/20_policy.ipynb #09351c2f
+class Rule(Reader):
+    "Reads `look` products and buys the one that answers most of the request."
+    name = 'rule'
+    def __init__(self, look:int=5): self.look = look
+
+    def act(self, observation):
+        text, legal = observation.text, observation.legal
+        self.left -= 1
+        if searching(legal): return ToolCall('search_products', {'query': self.prompt[:300]}) if self.todo is None else ToolCall('finish_without_purchase', {'reason': 'no_suitable_product'})
+        if 'open_product' in legal: return self._from_results(text)
+        if 'buy_now' not in legal and self.current not in self.pages: return ToolCall('finish_without_purchase', {'reason': 'no_suitable_product'}) # nothing was found
+        if 'buy_now' not in legal: self.pages[self.current] += '\n' + text; return ToolCall('prev_page')
+        return self._finish(text) if self.best == self.current or self.current == 'ready' else self._at_product(text, legal)
+
+    def _from_results(self, text):
+        if self.todo is None: self.todo = hits_in(text)[:self.look]
+        if not self.todo and not self.pages: return ToolCall('finish_without_purchase', {'reason': 'no_suitable_product'})
+        if not self.todo: self.best = self.best or self._choose()
+        self.current = self.best or self.todo.pop(0)
+        return ToolCall('open_product', {'asin': self.current})
+
+    def _at_product(self, text, legal):
+        if not self.current: return ToolCall('prev_page') # somebody else opened this page
+        if self.current not in self.pages:
+            self._note(text)
+            if 'view_features' in legal and self.left > self.turns[self.current]: return ToolCall('view_features') # and there is a way back
+        further = 5 if self.todo else 1 # turns: open, read, back, back, open the best
+        if self.left < further + max(self.turns.values()): self.best = self._choose(self.current)
+        return self._finish(text) if self.best == self.current else ToolCall('prev_page')
+
     def _finish(self, text):
         asked = set(tokens(self.prompt))
         if self.current != 'ready':
             self.plan = [ToolCall('select_option', {'value': max(axis, key=lambda x: len(asked & set(tokens(x))) / (len(tokens(x)) or 1))}) for axis in options_in(text) if axis]
             self.current = 'ready'
-        return self.plan.pop(0) if self.plan else ToolCall('buy_now')
+        return self.plan.pop(0) if self.plan and self.left else ToolCall('buy_now')
 
 # %% ../nbs/20_policy.ipynb #7992d8a7
 class Obedient(Rule):
@@ -149,7 +170,7 @@ class Oracle:
 
     def begin(self, briefing, seed, task=None):
         if task is None: raise PolicyError("the oracle needs the task; only a rollout with a privileged policy hands it over")
-        id = self.variant(task.goal)
+        id = self.variant(task.goal) or task.goal.target
         self.product = self.catalog[id.rsplit('-', 1)[0] if id not in self.catalog else id]
         chosen = next((v for v in self.product.variants if v.id == id), None)
         labels = option_labels(self.product)
@@ -200,6 +221,14 @@ TERMS = {'search_products': ('search', {}), 'select_option': ('choose_option', {
 
 OWN = {'recommend_product': 'shopping_grpo.envs.shoppingbench_policy'} # a tool that only one shop has -> the module with its own scripted policies
 
+def in_lines(observation:Observation) -> str:
+    "A page as scripted policies read it: results and options in lines."
+    d, text = observation.data, observation.text
+    if '[SEP]' not in text and '[button]' not in text: return text
+    rows = [f"{r['asin']} | {r['price']} | {r['title']}" for r in d.get('products', ())]
+    options = [f'options {a}: ' + ' | '.join(o['value'] + ('' if o['available'] else ' ✕') for o in x) for a, x in d.get('available_options', {}).items()]
+    return '\n'.join(rows or [text, *options])
+
 class Fluent:
     "A scripted policy that uses the words of the shop it is in."
     def __init__(self, policy:Policy): self.policy, self.terms = policy, {}
@@ -215,7 +244,7 @@ class Fluent:
         if not self.terms: return self.policy.act(observation)
         theirs = {tool for tool, _ in self.terms.values()}
         legal = [t for t in observation.legal if t not in theirs] + [word for word, (tool, _) in self.terms.items() if tool in observation.legal]
-        action = self.policy.act(replace(observation, legal=tuple(legal)))
+        action = self.policy.act(replace(observation, text=in_lines(observation), legal=tuple(legal)))
         if not isinstance(action, ToolCall) or action.name not in self.terms: return action
         tool, rest = self.terms[action.name]
         return ToolCall(tool, action.args | rest, action.id)

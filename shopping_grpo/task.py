@@ -84,7 +84,7 @@ class Task:
     difficulty: int = 0              # see `request.difficulty`
     scenario: str = 'single'         # single, persona, multi (some wishes are told only when asked for) or both
     persona: str = ''                # what the agent is told about the shopper, besides the prompt
-    revision: int = 1                # raised when the task is mended
+    revision: int = 1                # raised when the task is mended, and for each further copy that a published set holds of it
     @cached_property
     def key(self) -> str:
         "Hash of the content; the split does not enter."

@@ -13,7 +13,7 @@ from ..catalog import Catalog, Product
 from ..core import EnvError, ToolError, folder
 from ..env import Environment, Outcome, clean, fresh, tool
 from .shoppingbench_build import build, requests_for
-from .shoppingbench_facts import HttpSearch, WebSearch, encyclopedia
+from .shoppingbench_facts import HttpSearch, encyclopedia
 from .shoppingbench_goals import INTENTS, Aim, Want, aim_of
 from .shoppingbench_native import instruction, intent_table, native_score
 from .shoppingbench_score import native_reward, text_similarity, verified
@@ -60,7 +60,7 @@ class Rules(Environment):
     def __init__(self, catalog:Catalog, engine:SearchEngine,
         intent:str='',             # of the tasks that `requests` makes; '' = all four in turn
         view:str='compact',        # one of `VIEWS`
-        knowledge:WebSearch|str='', # for `web_search`: an address, or what has a method `search`; '' = the encyclopaedia of the catalogue
+        knowledge='',              # for `web_search`: an address, or what has a method `search`; '' = the encyclopaedia of the catalogue
         page_size:int|None=None,
         max_turns:int|None=None,
         python:bool=True,          # offer `python_execute`, which needs Linux
