@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Walker', 'find', 'view', 'recommend', 'end', 'shown', 'solution', 'look_up', 'Oracle', 'GiveUp', 'RecommendFirst',
-           'RandomCalls', 'read_request', 'limits', 'points', 'Rule', 'filters_of', 'Teacher', 'counterpart']
+           'RandomCalls', 'read_request', 'limits', 'points', 'Rule', 'filters_of', 'Guided', 'Teacher', 'counterpart']
 
 # %% ../../nbs/envs/shoppingbench_policy.ipynb #44a8a71b
 "Scripted policies and the teacher for ShoppingBench."
@@ -207,8 +207,8 @@ def filters_of(w:Want, vouchers:bool=False) -> dict:
     ends = {c.op: c.value // 100 for c in w.constraints if c.kind == 'price' and c.hard}
     return (dict(service=','.join(services)) if services else {}) | (dict(price=f"-{ends['le']}") if 'le' in ends else {}) | (dict(sort='priceasc') if vouchers else {})
 
-class Teacher(Walker):
-    "Acts on what the pages show, with a little help."
+class Guided(Walker):
+    "Finds one thing by what the pages show, with a little help."
     name, privileged = 'teacher', True
     def __init__(self, catalog:Catalog, noise:Noise=Noise(), look:int=12): self.catalog, self.noise, self.look = catalog, noise, look
 
@@ -245,6 +245,9 @@ class Teacher(Walker):
                 if page >= o.data.get('pages', 0): break
         return None
 
+# %% ../../nbs/envs/shoppingbench_policy.ipynb #03cc020c
+class Teacher(Guided):
+    "The teacher of all four intents."
     def walk(self, o):
         aim = aim_of(self.task.goal)
         brand = (yield from look_up(aim.question)) if aim.question else ''
