@@ -18,7 +18,7 @@ from ..catalog import Catalog, Product, Variant
 from ..core import ToolError
 from ..env import clean
 from ..probes import variants_of
-from ..search import SORTS, Filters, Results, Tantivy, cut, tokens
+from ..search import CAP, SORTS, Filters, Results, Tantivy, cut, tokens
 
 # %% ../../nbs/envs/shoppingbench_shop.ipynb #0eaafd1f
 ORDERS = dict(default='relevance', priceasc='price_asc', pricedesc='price_desc', order='sold') # the published names -> those of the engine
@@ -37,7 +37,7 @@ class Market(Tantivy):
         "The best matches; without words all that the filters select, most sold first."
         if tokens(query) or sort not in SORTS or filters in (None, Filters()): return super().search(query, k, page, filters, sort)
         sort = 'sold' if sort == 'relevance' else sort
-        return cut(self._top(self._query([], filters, True), PAGE * PAGES, sort), k, page)
+        return cut(self._top(self._query([], filters, True), CAP, sort), k, page)
 
 # %% ../../nbs/envs/shoppingbench_shop.ipynb #4e9f27a2
 ALIASES = {'official': 'official store', 'freeshipping': 'free shipping', 'cod': 'cash on delivery', 'flashsale': 'flash sale'} # published word, small -> ours
@@ -143,7 +143,7 @@ def results_text(found:Results, lines:list[str]) -> str:
     "A page of results."
     if not found.total: return 'nothing found: try fewer words or filters'
     if not lines: return f'no page {found.page}: there are {min(found.pages, PAGES)}'
-    return '\n'.join([f"page {found.page} of {min(found.pages, PAGES)}, {found.total} found", *lines])
+    return '\n'.join([f"page {found.page} of {min(found.pages, PAGES)}, {found.total}{'+' * (found.total >= CAP)} found", *lines])
 
 def variant_text(p:Product, number:int) -> str:
     "A variant by its number."
