@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['never', 'always', 'reported', 'KNOWN', 'SCORERS', 'Line', 'Rule', 'at_most', 'at_most_times', 'mean_below',
            'never_above', 'same_as', 'shaping', 'Case', 'once', 'other_accepted', 'trivial_cases', 'informed_cases',
-           'play', 'run_case', 'audit', 'offered', 'gate', 'reachable']
+           'all_cases', 'play', 'run_case', 'audit', 'offered', 'gate', 'reachable']
 
 # %% ../nbs/11_audit.ipynb #0344187c
 "Exploit, oracle and near-miss agents against an environment: cases, table and gate."
@@ -129,6 +129,12 @@ def informed_cases(guide:x.Guide, shelves:Shelves, kinds:Iterable[str]) -> list[
         Case('near-miss', x.buy_variant, (never,), anyhow), *(Case(f'near-miss {k}', x.buy_variant, (never,), miss(k)) for k in kinds),
         Case('near-miss, praised', x.buy_variant, (never, same_as('near-miss')), anyhow, stuffed), Case('oracle, denied', x.buy_variant, (always, same_as('oracle')), target, denied)]
 
+# %% ../nbs/11_audit.ipynb #039b2692
+def all_cases(guide:x.Guide, tasks:list[Task]) -> list[Case]:
+    "The cases of a shop in which one thing is bought."
+    shelves, kinds = Shelves(guide.catalog), sorted({c.kind for t in tasks for c in t.goal.constraints if c.hard})
+    return trivial_cases(guide, chance_bound(shelves, tasks)) + informed_cases(guide, shelves, kinds)
+
 # %% ../nbs/11_audit.ipynb #9daddf37
 def play(policy, env:Environment, task:Task, scorers:dict, seed:int) -> tuple[dict, int, int]: # (score -> Reward, steps, leaks)
     "One episode under all scores."
@@ -204,9 +210,7 @@ def audit(env:Environment, tasks:Iterable[Task], scores=('verified', 'native'),
     "Play every agent on every task; raises `DataError` when the environment lacks a score that was asked for."
     tasks, guide = list(tasks), guide or x.guide_for(env)
     if missing := [s for s in scores if not hasattr(env, SCORERS.get(s, '?'))]: raise DataError(f"{env.name} has no {missing[0]} score; ask for the scores it has")
-    scorers, shelves = {s: SCORERS[s] for s in scores}, Shelves(guide.catalog)
-    kinds = sorted({c.kind for t in tasks for c in t.goal.constraints if c.hard})
-    cases = trivial_cases(guide, chance_bound(shelves, tasks)) + informed_cases(guide, shelves, kinds)
+    scorers, cases = {s: SCORERS[s] for s in scores}, (guide.cases or all_cases)(guide, tasks)
     found = [(case, line) for case in watch(cases) for line in run_case(case, env, tasks, guide, scorers, seed)]
     by_score = {s: {line.agent: line for _, line in found if line.score == s} for s in scores}
     rows = [_row(env.name, line, case, by_score[line.score], guide.bounds[line.score], guide.known) for s in scores for case, line in found if line.score == s]
@@ -227,7 +231,7 @@ def gate(table:pd.DataFrame):
 def reachable(env:Environment, tasks:Iterable[Task], guide:x.Guide|None=None) -> tuple[list[Task], dict]: # tasks; why -> how many were left out
     "The tasks whose own target is a success under every score but the verified one."
     guide, kept, lost = guide or x.guide_for(env), [], Counter()
-    oracle = x.Scripted('oracle', guide, x.buy_variant, lambda t: t.goal.target_variant or t.goal.target)
+    oracle = guide.oracle() if guide.oracle else x.Scripted('oracle', guide, x.buy_variant, lambda t: t.goal.target_variant or t.goal.target)
     for t in tasks:
         rewards = play(oracle, env, t, {s: SCORERS[s] for s in offered(env)}, 0)[0]
         missed = {s: r for s, r in rewards.items() if s != 'verified' and not (r.valid and r.kind in guide.successes[s])}

@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['Action', 'FEEDBACK', 'OUT_OF_REACH', 'clean', 'Tool', 'tool', 'ToolCall', 'Message', 'Observation', 'fresh',
-           'Outcome', 'Step', 'arguments', 'problem', 'feedback', 'Environment', 'load_env', 'reachable', 'check_env']
+           'Outcome', 'Step', 'arguments', 'problem', 'feedback', 'Environment', 'check_options', 'load_env',
+           'load_protocol', 'reachable', 'check_env']
 
 # %% ../nbs/04_env.ipynb #e2e6676e
 "The contract of every environment: tools, observations, steps, outcomes and the checker."
-import hashlib, importlib, inspect, json, math, re
+import hashlib, importlib, inspect, json, math, re, types
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal, get_args, get_origin
@@ -128,7 +129,7 @@ def _mismatch(name, value, want) -> str:
     if not isinstance(value, _KINDS[want['type']]) or (isinstance(value, bool) and want['type'] != 'boolean'): return f"{name} must be of type {want['type']}"
     if isinstance(value, float) and not math.isfinite(value) or isinstance(value, int) and abs(value) >= 2**53: return f"{name} is not a usable number"
     if not isinstance(value, str): return ''
-    if len(value) > 500: return f"{name} is longer than 500 characters"
+    if len(value) > (most := want.get('maxLength', 500)): return f"{name} is longer than {most} characters"
     if any('\ud800' <= c <= '\udfff' for c in value): return f"{name} holds broken characters"
     if 'enum' in want and value not in want['enum']: return f"{name} must be one of {', '.join(want['enum'])}"
     return ''
@@ -221,6 +222,7 @@ class Environment:
         return hashlib.sha256(canonical_json([self._key, self._plain_state(), self._turn, self._refused, self._done])).hexdigest()[:16]
 
     def close(self): "Free what the environment holds."
+    def plays(self, task) -> bool: return True # whether a task of its files is for this environment as it is set up
     # what a subclass provides
     def _offered(self, task) -> dict: return self._tools # name -> tool
     def _begin(self, task, seed): raise NotImplementedError
@@ -233,13 +235,46 @@ class Environment:
     def _plain_state(self): raise NotImplementedError
     def score(self): raise NotImplementedError
 
-# %% ../nbs/04_env.ipynb #97538a67
-def load_env(name:str, **config) -> Environment:
-    "The environment of a module in `shopping_grpo.envs`; raises `EnvError` with the names that exist."
+# %% ../nbs/04_env.ipynb #42778db7
+def _options(make) -> dict: # name -> parameter, of `make` and of the class that it makes
+    made, takes = inspect.signature(make).return_annotation, lambda f: inspect.signature(f).parameters.values()
+    return {p.name: p for p in (*takes(make), *(takes(made) if inspect.isclass(made) else ())) if p.default is not p.empty}
+
+def _fits(value, annotation) -> bool: # what is no plain type is left to the class
+    kinds = get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
+    if not all(isinstance(k, type) for k in kinds) or annotation is inspect.Parameter.empty: return True
+    return type(value) in kinds or float in kinds and type(value) is int
+
+def check_options(name:str, make, given:dict):
+    "Raise `EnvError` that names an option which an environment does not have, or whose value is of another type."
+    known = _options(make)
+    for n, value in given.items():
+        if n not in known: raise EnvError(f"{name} has no option {n!r}; it has {', '.join(known)}")
+        if not _fits(value, kind := known[n].annotation): raise EnvError(f"option {n} of {name} must be of type {getattr(kind, '__name__', kind)}, not {value!r}")
+
+# %% ../nbs/04_env.ipynb #96350bb0
+def _module(name): # of an environment; raises `EnvError` with the names that exist
     import pkgutil, shopping_grpo.envs as envs
     names = sorted(m.name for m in pkgutil.iter_modules(envs.__path__) if '_' not in m.name)
     if name not in names: raise EnvError(f"environment {name!r} is unknown; there are: {', '.join(names)}")
-    return importlib.import_module(f'shopping_grpo.envs.{name}').make(**config)
+    return importlib.import_module(f'shopping_grpo.envs.{name}')
+
+def load_env(name:str, **config) -> Environment:
+    "The environment of a module in `shopping_grpo.envs`; raises `EnvError` on an unknown name or option."
+    module = _module(name)
+    check_options(name, module.make, config)
+    return module.make(**config)
+
+# %% ../nbs/04_env.ipynb #f75516da
+def load_protocol(
+    env:str,  # name of an environment
+    name:str, # of a protocol
+) -> tuple[str, slice, dict]: # split, its tasks that count, options of `load_env`
+    "What a protocol of an environment evaluates, and how; raises `EnvError` with the names that exist."
+    known = getattr(_module(env), 'PROTOCOLS', {})
+    if name not in known: raise EnvError(f"{env} has no protocol {name!r}; {'it has ' + ', '.join(known) if known else 'it has none'}")
+    split, first, end = known[name].evaluated
+    return split, slice(first, end), dict(rules=name)
 
 # %% ../nbs/04_env.ipynb #9b6befa3
 def reachable(

@@ -73,7 +73,7 @@ def rationales(row:dict) -> list[str]: # one a turn; none where the teacher is s
 
 def faults(row:dict, task:Task, rules:Rules) -> list[str]: # empty: nothing is wrong
     "Why a record cannot be accepted."
-    steps, bought = row['steps'], row['outcome'] == Outcome.purchased
+    steps, bought = row['steps'], row['outcome'] in (Outcome.purchased, Outcome.answered)
     found = {'an infrastructure error': is_errored(row), 'no training task': row['split'] != 'train' or task.split != 'train', 'of another task': row['task_key'] != task.key,
         'no purchase': not bought, 'not what was asked for': bought and rules.grade != 'native' and not row['success'],
         'not paid in full by the published rule': bought and rules.grade != 'verified' and row.get('native', {}).get('value') != 1,
@@ -182,7 +182,7 @@ def examine(row:dict, env:Environment, task:Task, rules:Rules=Rules(), count=rou
     messages, untrained = training_messages(row, seen, rules)
     opened, place = _products(row, seen)
     private = leak(messages, row, task)
-    return Demo(row, task.scenario, [f'private: {private}'] if private else [], messages, untrained, count(supervised(messages, untrained)), opened[-1], place, tuple(env.tools))
+    return Demo(row, task.scenario, [f'private: {private}'] if private else [], messages, untrained, count(supervised(messages, untrained)), opened[-1] if opened else task.goal.target, place, tuple(env.tools))
 
 # %% ../nbs/24a_filter.ipynb #208d3591
 class Selection:

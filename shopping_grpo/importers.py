@@ -63,9 +63,11 @@ def read_offers(
     "The options of a WebShop or ShopSimulator record, in its order."
     groups, out = r.raw.get('customization_options') or {}, []
     if not isinstance(groups, dict): raise r.wrong('customization_options', 'an object of lists', groups)
+    names = {} # which would be one group to a shopper
     for axis, entries in groups.items():
         if entries is None: r.mend('option group without values left out'); continue
         if not isinstance(entries, list): raise r.wrong(f'customization_options.{shorten(axis)}', 'a list or null', entries)
+        if (first := names.setdefault(' '.join(axis.split()).casefold(), axis)) != axis: raise r.wrong('customization_options', 'groups with different names', [first, axis])
         for n, raw in enumerate(entries):
             o = r.child(raw, f'customization_options.{shorten(axis)}[{n}]')
             price, there = o.amount('price'), o.get('is_available')
@@ -79,7 +81,9 @@ UNKNOWN_PRICE = dict(webshop=100_00, shopsim=100_00, amazebay=9_99) # what the p
 
 def webshop_prices(r:Record) -> list[int]: # one or two amounts, minor units
     "The price tag of a WebShop record."
-    pieces = [re.sub(r'[^\d.]', '', x, flags=re.ASCII) for x in r.text('pricing').split('$')[1:3]]
+    told = r.text('pricing')
+    if re.search(r'(?:^|\$)\s*[-−]\s*\$?\s*[\d.]', told): raise r.wrong('pricing', 'prices of 0 or more', told)
+    pieces = [re.sub(r'[^\d.]', '', x, flags=re.ASCII) for x in told.split('$')[1:3]]
     if not pieces: r.mend('no price: 100.00')
     return [r.minor('pricing', p) for p in pieces] or [UNKNOWN_PRICE['webshop']]
 
@@ -102,7 +106,11 @@ def load_attributes(
 ) -> dict[str, tuple[str, ...]]: # id -> features
     "The attribute words of WebShop products."
     table, mended = load_object(path), Counter()
-    try: return {id: Record(x, mended, shorten(id), {}).texts('attributes') for id, x in table.items()}
+    def words(id, x):
+        r = Record(x, mended, shorten(id), {})
+        if isinstance(r.get('attributes'), str): raise r.wrong('attributes', 'a list of texts', r.get('attributes')) # one text is not a list of one: its commas may separate
+        return r.texts('attributes')
+    try: return {id: words(id, x) for id, x in table.items()}
     except Defect as e: raise DataError(f"{source_name(path)}: {e}") from None
 
 # %% ../nbs/01c_importers.ipynb #3b8aa1d9

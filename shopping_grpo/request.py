@@ -220,6 +220,7 @@ class Requests:
     ):
         if not 0 <= near <= 1: raise DataError(f"near must lie in 0 to 1, not {near}")
         if not 0 < blind <= 1: raise DataError(f"blind must lie above 0 and not above 1, not {blind}")
+        if per_product is not None and per_product < 1: raise DataError(f"per_product must be 1 or more, not {per_product}")
         if not 1 <= wishes[0] <= wishes[1]: raise DataError(f"wishes must be two rising numbers from 1 on, not {wishes}")
         if tight and (odd := catalog.column('price') % 100).any(): raise DataError(f"tight budgets need whole prices, and product {catalog.at(int(np.flatnonzero(odd)[0])).id} has none; use a plain catalogue, e.g. size lesson, or leave tight out")
         if bad := set(mix) - set(SCENARIOS): raise DataError(f"scenario {min(bad)!r} is unknown; choose from {', '.join(SCENARIOS)}")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from shopping_grpo.catalog import Catalog, CatalogWriter, Option, Product, Variant
 from shopping_grpo.core import Draws, EnvError, canonical_json, digest
-from shopping_grpo.env import FEEDBACK, Environment, Message, Observation, Outcome, ToolCall, check_env, clean, fresh, reachable, tool
+from shopping_grpo.env import FEEDBACK, Environment, Message, Observation, Outcome, ToolCall, check_env, clean, fresh, load_env, reachable, tool
 from shopping_grpo.envs.shopsim import ShopSim
 from shopping_grpo.observation import SECRET, VIEWS, make_card, option_labels, page, product_page, project, rough_tokens, same, sub_page
 from shopping_grpo.policy import Briefing, Oracle, RandomLegal, Rule, hits_in, options_in
@@ -133,8 +133,26 @@ def test_a_reset_leaves_nothing(env, tasks, tiny, tiny_engine):
 def test_the_checker_passes(view, think, scenario, tasks, tiny, tiny_engine):
     "E4."
     for t in tasks[::20]:
-        check_env(ShopSim(tiny, tiny_engine, view, think), withheld(t, *[c.field for c in t.goal.constraints if c.field], scenario=scenario),
+        check_env(ShopSim(tiny, tiny_engine, view, think=think), withheld(t, *[c.field for c in t.goal.constraints if c.field], scenario=scenario),
             [*plan(tiny, t)[:-1], ToolCall('prev_page'), ToolCall('reset'), ToolCall('fly', 'x'), ask('price?'), ToolCall('back_to_search'), ABSTAIN])
+
+
+@pytest.mark.parametrize('given, says', [(dict(foo=1), "^shopsim has no option 'foo'; it has size, view, page_size, think, tokens, count$"), (dict(page_size=2.5), r'^option page_size of shopsim must be of type int \| None, not 2\.5$'),
+    (dict(think='yes'), "^option think of shopsim must be of type bool, not 'yes'$"), (dict(tokens=7), r'^option tokens of shopsim must be of type dict \| None, not 7$'), (dict(size=7), '^option size of shopsim')])
+def test_wrong_options_are_one_line(given, says):
+    with pytest.raises(EnvError, match=says): load_env('shopsim', **given)
+
+
+def test_a_page_holds_a_whole_number_of_results(tiny, tiny_engine):
+    for n in (0, -1, 2.5, True):
+        with pytest.raises(EnvError, match=f'^page_size must be a whole number, 1 or more, not {n}$'): ShopSim(tiny, tiny_engine, page_size=n)
+    assert ShopSim(tiny, tiny_engine, page_size=4).page_size == 4 and ShopSim(tiny, tiny_engine).page_size == 20
+
+
+def test_a_query_without_a_search_word(tiny, tiny_engine, tasks):
+    e = ShopSim(tiny, tiny_engine)
+    e.reset(tasks[0])
+    assert "'of the' holds only words that are left out of every search" in e.step(seek('of the')).observation.text and 'the query has no words' in e.step(seek('?!')).observation.text
 
 
 class Toy(Environment):

@@ -14,7 +14,7 @@ __all__ = ['PROTOCOLS', 'price_tag', 'sale_price', 'sell', 'import_shop', 'WebGo
 import itertools, json, math, random
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from ..catalog import Catalog, CatalogWriter, Product, Variant
@@ -233,7 +233,8 @@ def web_task(g:WebGoal, aisles:Aisles, split:str='test') -> Task:
     wishes = (Constraint('category', p.category[-1]), *(Constraint('feature', a) for a in g.attributes), *options, *bound)
     chosen = dict(grouped(g, p) or ())
     variant = next((v.id for v in p.variants if all(v.values[p.axes.index(a)] == x for a, x in chosen.items())), '')
-    return Task('webshop', g.instruction, Goal(wishes, accepted(g, aisles), p.id, variant), split, 'en', ' › '.join(p.category), len(wishes) - 1)
+    copy = int(g.id.partition('-')[2] or 0)
+    return Task('webshop', g.instruction, Goal(wishes, accepted(g, aisles), p.id, variant), split, 'en', ' › '.join(p.category), len(wishes) - 1, revision=1 + copy)
 
 def web_tasks(splits:dict[str, list[WebGoal]], catalog:Catalog) -> dict[str, list[Task]]:
     "The goals of all splits as tasks; one leaf of the catalogue after the other is looked at, so that each is read once."

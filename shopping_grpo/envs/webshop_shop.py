@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['VERSION', 'SEED', 'TASK_SEED', 'PLANS', 'unpaid_web', 'synthetic_wishes', 'say_synthetic', 'in_dollars',
-           'WebRequests', 'plan_of', 'requests_for', 'size_of', 'build', 'publish', 'contents', 'Published']
+           'WebRequests', 'plan_of', 'requests_for', 'size_of', 'build', 'publish', 'made_for', 'shop_of', 'contents',
+           'Published']
 
 # %% ../../nbs/envs/webshop_shop.ipynb #e207892c
 "Our own shop in WebShop's shape: tasks, build and frozen splits."
@@ -12,7 +13,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from ..catalog import Catalog, Product, Variant
-from ..core import DataError, Draws, atomic_write, folder, hold
+from ..core import DataError, Draws, atomic_folder, atomic_write, folder, hold
 from ..datacard import write_card, write_sums
 from ..env import Outcome
 from .webshop_goals import draw_bound, human_goals, import_shop, protocol, sale_price, split_goals, synthetic_goals, task_goal, web_tasks
@@ -109,7 +110,7 @@ def build(
     where:Path|None=None, # folder; None = data/built/<name>
 ) -> Path: # of the build
     "Make our own shop; raises `DataError` on an unknown size, or when frozen splits come out otherwise."
-    if not (size := size_of(name)): raise DataError(f"no shop is called {name!r} and none can be made; choose one of {', '.join(f'{s}-en' for s in SIZES)}, or import one with `publish`")
+    if not (size := size_of(name)): raise DataError(f"no shop is called {name!r}; give size={name if name in SIZES else 'tiny'}-en, which is made at first use (as are {', '.join(f'{s}-en' for s in SIZES)}), or import one with `publish`")
     train, options = plan_of(size)
     path, want = Path(where or folder('data')/'built'/name), dict(n=n, seed=TASK_SEED, version=VERSION) | (dict(train=train, options=json.loads(json.dumps(options))) if options else {})
     hold(path)
@@ -148,13 +149,25 @@ def publish(
     if where is None and (Path(name).name != name or name.endswith('-en')): raise DataError(f"published files cannot be built as {name!r}: names with -en are our own shops, and a name is no path; choose another, e.g. webshop-1k")
     if p.mode == 'human' and human is None: raise DataError(f"protocol {rules} has human goals; give the file items_human_ins.json")
     if p.mode == 'own': raise DataError(f"protocol {rules} is for our own shop; choose one for published files")
-    hold(path)
-    catalog = import_shop(items, attributes, path/'catalog')
-    splits = split_goals(human_goals(catalog, human) if p.mode == 'human' else synthetic_goals(catalog, attributes), p)
-    build_index(path/'index', catalog)
-    digests = {s: save_tasks(path/'tasks'/f'webshop-{s}.jsonl', part) for s, part in web_tasks(splits, catalog).items()}
-    atomic_write(path/'tasks'/'webshop.json', json.dumps(dict(protocol=rules, catalog=catalog.digest, digests=digests), indent=1))
+    if path.exists() and not (path/'tasks'/'webshop.json').exists() and any(x.name != '.lock' for x in path.iterdir()): raise DataError(f"{path} is there and is no shop; give a new name, so that nothing is lost")
+    with atomic_folder(path) as draft:
+        catalog = import_shop(items, attributes, draft/'catalog')
+        splits = split_goals(human_goals(catalog, human) if p.mode == 'human' else synthetic_goals(catalog, attributes), p)
+        build_index(draft/'index', catalog)
+        digests = {s: save_tasks(draft/'tasks'/f'webshop-{s}.jsonl', part) for s, part in web_tasks(splits, catalog).items()}
+        atomic_write(draft/'tasks'/'webshop.json', json.dumps(dict(protocol=rules, catalog=catalog.digest, digests=digests), indent=1))
     return path
+
+def made_for(where:Path) -> str: # `where`: a build
+    "The protocol whose tasks a build holds."
+    return json.loads((where/'tasks'/'webshop.json').read_text()).get('protocol', 'clean')
+
+def shop_of(rules:str='') -> str: # name of a build
+    "The shop that a protocol means when none is named; raises `DataError` where that is not clear."
+    if not rules or protocol(rules).mode == 'own': return 'tiny-en'
+    found = sorted(p.parents[1].name for p in (folder('data')/'built').glob('[!.]*/tasks/webshop.json') if made_for(p.parents[1]) == rules)
+    if len(found) != 1: raise DataError(f"protocol {rules} needs its own shop; " + (f"give size=, one of {', '.join(found)}" if found else f"import the published files with `publish(name, items, attributes, rules={rules!r})` of shopping_grpo.envs.webshop_shop"))
+    return found[0]
 
 # %% ../../nbs/envs/webshop_shop.ipynb #29231e97
 def contents(p:Product) -> str:
@@ -164,7 +177,7 @@ def contents(p:Product) -> str:
 
 class Published:
     "WebShop's own search: BM25 with k1 .9 and b .4 in memory."
-    name = 'webshop-bm25'
+    name, words = 'webshop-bm25', staticmethod(english)
     def __init__(self, catalog:Catalog): self.catalog, self._bm25 = catalog, Bm25(catalog, english, contents)
     def search(self, query:str, k:int=20, page:int=1) -> Results:
         "The best matches; equal scores in the order of the file."
