@@ -819,7 +819,7 @@ def test_build_twice_and_frozen_splits(tmp_path, monkeypatch):
     with pytest.raises(DataError, match=r"^protocol ragen256 needs its own shop; import the published files with `publish\(name, items, attributes, rules='ragen256'\)` of shopping_grpo.envs.webshop_shop$"): load_env('webshop', rules='ragen256')
     with pytest.raises(DataError, match="^no shop is called 'nowhere'; give size=tiny-en, which is made at first use"): make('nowhere')
     with pytest.raises(DataError, match="^no shop is called 'lesson'; give size=lesson-en, "): make('lesson')
-    with pytest.raises(EnvError, match=r"'webshop_goals' is unknown; there are: shopsim, webshop"): load_env('webshop_goals')
+    with pytest.raises(EnvError, match=r"'webshop_goals' is unknown; there are: shoppingbench, shopsim, webshop"): load_env('webshop_goals')
 
 
 def test_published_build(files, tmp_path, monkeypatch):

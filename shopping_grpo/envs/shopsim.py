@@ -16,7 +16,7 @@ from ..progress import Progress
 from ..purchase import bought, grade, graceful, native, native_features
 from ..reward import Reward
 from ..reward_v3 import VERSION
-from ..search import SearchEngine, Tantivy
+from ..search import SearchEngine, Tantivy, wordless
 from ..shopper import Shopper
 from ..task import Task
 
@@ -38,10 +38,11 @@ class Rules(Environment):
         tokens:dict|None=None,                    # budgets that differ from `TOKENS`
         count:Callable[[str], int]=rough_tokens): # tokens of a text
         if view not in VIEWS: raise EnvError(f"view {view!r} is unknown; choose one of {', '.join(VIEWS)}")
+        if page_size is not None and (type(page_size) is not int or page_size < 1): raise EnvError(f"page_size must be a whole number, 1 or more, not {page_size!r}")
         if wrong := (tokens or {}).keys() - TOKENS.keys(): raise EnvError(f"no page is called {sorted(wrong)[0]!r}; budgets are for {', '.join(TOKENS)}")
         self.catalog, self.engine, self.view, self.thinks, self.tokens, self.count = catalog, engine, view, think, TOKENS | (tokens or {}), count
         self._shelf = shelf(catalog, engine)
-        if page_size: self.page_size = page_size
+        self.page_size = page_size or self.page_size
 
     # an episode
     def _offered(self, task):
@@ -83,7 +84,7 @@ class Rules(Environment):
         return {str(n): h.product_id for n, h in enumerate(self._found.hits, 1)} | ids if self.view == 'brief' else ids
 
     def _illegal(self, name, args):
-        if name == 'search_products' and not self._shelf.words(args['query']): return 'the query has no words'
+        if name == 'search_products' and not self._shelf.words(args['query']): return wordless(clean(args['query']))
         if name == 'ask_shopper' and not args['question'].strip(): return 'the question is empty'
         if name == 'open_product' and args['asin'].strip() not in self._ids(): return f"{clean(args['asin'])[:20]!r} is not on this page of results"
         if name == 'select_option' and same(args['value']) not in self._card.labels: return f"{clean(args['value'])[:40]!r} is not an option of this product"
