@@ -271,14 +271,18 @@ class Requests:
         persona = write_persona(goal, category, p.lang, d) if scenario in ('persona', 'both') else ''
         return Task(self.env, write_request(goal, category, p.lang, d), Goal(goal, right, p.id, v.id), split, p.lang, category, difficulty(goal, near), scenario, persona)
 
+    def asked(self, t:Task): # hashable
+        "What no two tasks of a set have in common: the wishes, in whatever order and words."
+        return frozenset(t.goal.constraints)
+
     def tasks(self, split:str, n:int) -> list[Task]:
         "The first `n` tasks of a split that have different goals and no more than `per_product` of them one target; raises `DataError` where there are not so many."
         out, targets, number, last = {}, Counter(), 0, 0
         while len(out) < n:
             t = self.task(split, number)
             number += 1
-            if t.goal.constraints not in out and targets[t.goal.target] < (self.per_product or n):
-                out[t.goal.constraints], last = t, number
+            if self.asked(t) not in out and targets[t.goal.target] < (self.per_product or n):
+                out[self.asked(t)], last = t, number
                 targets[t.goal.target] += 1
             if number > 2 * last + 100: raise DataError(f"split {split} has only {len(out)} of {n} tasks with different goals; ask for fewer tasks, for more wishes or for a larger size")
         return list(out.values())

@@ -425,3 +425,16 @@ def test_frozen_config(): assert json.loads((ROOT/'environments'/'shoppingbench'
 
 
 def test_checklist(): assert len(load_sheet('shoppingbench')) == 42
+
+
+def test_no_two_tasks_ask_for_the_same(shop, tasks):
+    "Another wording, target or order of the things makes no other task; another number, thing or voucher does."
+    made = requests_for(shop[0], 5)
+    assert len({made.asked(t) for t in tasks}) == len(tasks)
+    t = next(t for t in tasks if t.scenario == 'voucher' and len(aim_of(t.goal).wants) > 1)
+    aim = aim_of(t.goal)
+    first, *rest = aim.wants
+    asked = lambda **new: made.asked(replace(t, prompt='something else', goal=order(replace(aim, **new))))
+    assert asked() == asked(wants=(*rest, first)) == asked(wants=(replace(first, target='other'), *rest)) == made.asked(t)
+    others = [asked(wants=(replace(first, quantity=first.quantity + 1), *rest)), asked(wants=(first,)), asked(vouchers=aim.vouchers[1:]), asked(budget=aim.budget + 1)]
+    assert len({made.asked(t), *others}) == 5

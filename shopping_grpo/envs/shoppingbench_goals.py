@@ -185,6 +185,11 @@ class Asking(Requests):
             if t is not None: return t
         raise DataError(f"no good {intent} task number {number} in split {split} after 4,000 draws; the catalogue is too small for its families, or a knob asks too much: {dict(self.drawn.most_common(4))}")
 
+    def asked(self, t:Task): # hashable
+        "What no two tasks of a set have in common: wishes and numbers of all things, vouchers, budget and question."
+        aim = aim_of(t.goal)
+        return frozenset((frozenset(w.constraints), w.quantity) for w in aim.wants), aim.vouchers, aim.budget, aim.question
+
     def _made(self, aim:Aim, text:str, split:str) -> Task:
         hard = sum(difficulty(w.constraints, 0) + w.quantity - 1 for w in aim.wants) + len(aim.vouchers) + aim.hops
         return Task(self.env, text, order(aim), split, 'en', aim.wants[0].category, hard, aim.intent)
