@@ -179,7 +179,7 @@ class Oracle:
     def act(self, observation):
         if searching(observation.legal): return ToolCall('search_products', {'query': self.product.title})
         if 'open_product' in observation.legal:
-            shown = [r['asin'] for r in observation.data.get('products', ())] # the brief view prints ranks instead of ids
+            shown = [r['asin'] for r in observation.data.get('products', ())] # the brief view prints places instead of ids
             if self.product.id in [*hits_in(observation.text), *shown]: return ToolCall('open_product', {'asin': self.product.id})
             return ToolCall('next_page') if 'next_page' in observation.legal else Message('not found')
         return self.plan.pop(0) if self.plan else Message('lost')
@@ -209,7 +209,7 @@ class ChoiceOracle:
         if searching(observation.legal): return ToolCall('search_products', {'query': self.prompt[:300]})
         if 'open_product' not in observation.legal: return self.plan.pop(0) if self.plan else Message('lost')
         right = {a if a in self.catalog else a.rsplit('-', 1)[0]: a for a in self.accepted[::-1]}
-        shown = [r['asin'] for r in observation.data.get('products', ())] # the brief view prints ranks instead of ids
+        shown = [r['asin'] for r in observation.data.get('products', ())] # the brief view prints places instead of ids
         if not (found := [i for i in [*hits_in(observation.text), *shown] if i in right]): return Message('nothing right on this page')
         p = self.catalog[found[0]]
         values, labels = next((v.values for v in p.variants if v.id == right[p.id]), ()), option_labels(p)

@@ -587,7 +587,7 @@ def test_compact_text_is_short_and_whole(shop, tasks, env):
     assert all('[…' in x and len(x) < 3000 for x in texts)
 
 
-def test_the_brief_view_calls_results_by_rank(shop, tasks):
+def test_the_brief_view_calls_results_by_their_place(shop, tasks):
     "On every page of results, beside the id; a page has as many results as asked for, and is a fraction of the default text."
     e, usual = WebShop(*shop, view='brief', page_size=4), WebShop(*shop)
     for t in tasks[:20]:
@@ -596,10 +596,10 @@ def test_the_brief_view_calls_results_by_rank(shop, tasks):
         o, long = (x.step(ToolCall('search', {'query': p.category[-1]})).observation for x in (e, usual))
         assert len(o.data['products']) == 4 and len(o.text) < 0.6 * len(long.text) and [x.split(' | ')[0] for x in o.text.split('\n')] == list('1234')
         o = e.step(ToolCall('next_page')).observation
-        assert [r['rank'] for r in o.data['products']] == [5, 6, 7, 8]
-        assert e.step(ToolCall('open_product', {'asin': '4'})).observation.error and '5, 6, 7, 8' in e.step(ToolCall('open_product', {'asin': 'x'})).observation.text.replace(' |', ',')
+        assert [r['rank'] for r in o.data['products']] == [5, 6, 7, 8] and [x.split(' | ')[0] for x in o.text.split('\n')] == list('1234')
+        assert e.step(ToolCall('open_product', {'asin': '5'})).observation.error and '1, 2, 3, 4' in e.step(ToolCall('open_product', {'asin': 'x'})).observation.text.replace(' |', ',')
         third = o.data['products'][2]['asin']
-        o = e.step(ToolCall('open_product', {'asin': '7'})).observation
+        o = e.step(ToolCall('open_product', {'asin': '3'})).observation
         assert not o.error and o.data['product']['asin'] == third
         e.step(ToolCall('prev_page'))
         assert e.step(ToolCall('open_product', {'asin': third})).observation.text == o.text

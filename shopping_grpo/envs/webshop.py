@@ -34,7 +34,7 @@ class Rules(Environment):
     max_turns, page_size, repeats, stalls, unseen = 30, 10, 3, 4, 3
 
     def __init__(self, catalog:Catalog, engine:SearchEngine,
-        view:str='compact',          # or brief (results are called by their rank), text, text_rich
+        view:str='compact',          # or brief (results are called by their place on the page), text, text_rich
         dialect:str='tools',         # or text
         max_turns:int|None=None,
         page_size:int|None=None,     # results on a page; None: the published 10
@@ -87,8 +87,8 @@ class Rules(Environment):
         return {shown_id(i).lower(): i for i in self._hits[first:first + self.page_size]}
 
     def _ids(self) -> dict: # what a result may be called on this page -> product id
-        shown, first = self._shown(), (self._state['number'] - 1) * self.page_size
-        return {str(n): i for n, i in enumerate(shown.values(), first + 1)} | shown if self.mode == 'brief' else shown
+        shown = self._shown()
+        return {str(n): i for n, i in enumerate(shown.values(), 1)} | shown if self.mode == 'brief' else shown
 
     def _illegal(self, name, args):
         if name == 'search' and not self._stand.words(args['query']): return wordless(clean(args['query']))

@@ -121,7 +121,7 @@ def _amount(price:str) -> str: return price.replace('.00', '')
 def brief(d:dict, legal=()) -> str: # `legal` is not told
     "The shortest text of a page."
     if d['page_type'] == 'search_results' and d['products']:
-        return '\n'.join(f"{r['rank']} | {_amount(r['price'])} | {r['brand']} | " + (', '.join(x.split(': ', 1)[1] for x in r['key_attributes']) or shorten(r['title'], TITLE)) for r in d['products'])
+        return '\n'.join(f"{n} | {_amount(r['price'])} | {r['brand']} | " + (', '.join(x.split(': ', 1)[1] for x in r['key_attributes']) or shorten(r['title'], TITLE)) for n, r in enumerate(d['products'], 1))
     if d['page_type'] != 'product_detail': return '\n'.join(_lines(d))
     p = d['product']
     if d['selected_options']: return 'selected ' + ', '.join(d['selected_options'].values()) + f" price {_amount(d.get('selected_price', 'open'))}"
