@@ -7,17 +7,13 @@ __all__ = ['PLANS', 'BenchRequests', 'requests_for', 'build']
 
 # %% ../../nbs/envs/shoppingbench_build.ipynb #2787f1a6
 "The shop of ShoppingBench and its tasks, made at first use."
-import json
 from pathlib import Path
 from ..catalog import Catalog
-from ..core import DataError, atomic_write, folder, hold
-from ..datacard import write_card, write_sums
+from ..core import DataError
 from .shoppingbench_goals import VERSION, Knobs
 from .shoppingbench_facts import Riddles
-from .webshop_shop import SEED, TASK_SEED, size_of
-from ..generate import SIZES, generate
-from ..search import Tantivy, build_index
-from ..task import SPLITS, check_sheet, check_splits, make_sheet, save_tasks, sheet_path, without_leaks, write_sheet
+from .webshop_shop import make_shop, size_of
+from ..generate import SIZES
 
 # %% ../../nbs/envs/shoppingbench_build.ipynb #c8536998
 class BenchRequests(Riddles):
@@ -39,25 +35,4 @@ def build(
 ) -> Path: # of the build
     "Make shop and tasks; raises `DataError` on an unknown size, or when frozen splits come out otherwise."
     if not (size := size_of(name)): raise DataError(f"no shop is called {name!r} and none can be made; choose one of {', '.join(f'{s}-en' for s in SIZES)}")
-    path, want = Path(where or folder('data')/'built'/name), dict(n=n, seed=TASK_SEED, version=VERSION, plan=json.loads(json.dumps(PLANS.get(size, (0, {})))))
-    hold(path)
-    catalog, _ = generate(path/'catalog', size, SEED, ('en',))
-    try: Tantivy(path/'index', catalog)
-    except DataError: build_index(path/'index', catalog)
-    sums = path/'tasks'/'shoppingbench.json'
-    have = json.loads(sums.read_text()) if sums.exists() else {}
-    if freeze or not (want | dict(catalog=catalog.digest)).items() <= have.items():
-        _write_tasks(path, name, catalog, n, freeze, want)
-        write_card(path, catalog)
-        write_sums(path)
-    return path
-
-def _write_tasks(path, name, catalog, n, freeze, want):
-    requests = requests_for(catalog, TASK_SEED)
-    splits = without_leaks({split: requests.tasks(split, split == 'train' and want['plan'][0] or n) for split in SPLITS})
-    check_splits(t for part in splits.values() for t in part)
-    sheet, made = sheet_path('shoppingbench', name), make_sheet(splits, catalog, TASK_SEED, want['plan'][1])
-    if freeze: write_sheet(sheet, made)
-    check_sheet(sheet, made)
-    digests = {split: save_tasks(path/'tasks'/f'shoppingbench-{split}.jsonl', part) for split, part in splits.items()}
-    atomic_write(path/'tasks'/'shoppingbench.json', json.dumps(want | dict(catalog=catalog.digest, digests=digests, draws=requests.losses()), indent=1))
+    return make_shop('shoppingbench', name, requests_for, VERSION, n, *PLANS.get(size, (0, {})), freeze, where)

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['VERSION', 'SEED', 'TASK_SEED', 'PLANS', 'unpaid_web', 'synthetic_wishes', 'say_synthetic', 'in_dollars',
-           'WebRequests', 'plan_of', 'requests_for', 'size_of', 'build', 'publish', 'made_for', 'shop_of', 'contents',
-           'Published']
+           'WebRequests', 'plan_of', 'requests_for', 'size_of', 'make_shop', 'build', 'publish', 'made_for', 'shop_of',
+           'contents', 'Published']
 
 # %% ../../nbs/envs/webshop_shop.ipynb #e207892c
 "Our own shop in WebShop's shape: tasks, build and frozen splits."
@@ -56,8 +56,8 @@ def say_synthetic(wishes:tuple[Constraint, ...]) -> str:
     bound = ''.join(f', and price lower than {c.value / 100:.2f} dollars' for c in of('price'))
     return f"Find me {', '.join(str(c.value) for c in of('attribute', 'feature'))} {wishes[0].value}{' with ' + options if options else ''}{bound}"
 
-# %% ../../nbs/envs/webshop_shop.ipynb #f3495691
-VERSION = 1 # raise it when the same seed gives other tasks
+# %% ../../nbs/envs/webshop_shop.ipynb #2a156d40
+VERSION = 2 # raise it when the same seed gives other tasks
 
 def in_dollars(text:str) -> str: return text.replace(' yuan', ' dollars').replace('CNY ', '$').replace('¥', '$')
 
@@ -103,38 +103,51 @@ def size_of(name:str) -> str|None: # of the generator
     size = name.removesuffix('-en')
     return size if name.endswith('-en') and size in SIZES else None
 
-def build(
-    name:str='tiny-en',
-    n:int=200,          # tasks of each split
+def make_shop(
+    env:str,            # name of the environment, as in `load_env`
+    name:str,           # of the build, such as `tiny-en`
+    requests_for,       # (catalogue, seed) -> `Requests`
+    version:int,        # of its tasks
+    n:int,              # tasks of each split
+    train:int,          # in train alone; 0: as many as in the others
+    options:dict,       # of the generator, where they are not the usual ones
     freeze:bool=False,  # write the sheet of frozen splits anew
     where:Path|None=None, # folder; None = data/built/<name>
 ) -> Path: # of the build
-    "Make our own shop; raises `DataError` on an unknown size, or when frozen splits come out otherwise."
-    if not (size := size_of(name)): raise DataError(f"no shop is called {name!r}; give size={name if name in SIZES else 'tiny'}-en, which is made at first use (as are {', '.join(f'{s}-en' for s in SIZES)}), or import one with `publish`")
-    train, options = plan_of(size)
-    path, want = Path(where or folder('data')/'built'/name), dict(n=n, seed=TASK_SEED, version=VERSION) | (dict(train=train, options=json.loads(json.dumps(options))) if options else {})
+    "Make an English shop and the tasks of an environment; raises `DataError` when frozen splits come out otherwise."
+    path, want = Path(where or folder('data')/'built'/name), dict(n=n, seed=TASK_SEED, version=version) | (dict(train=train, options=json.loads(json.dumps(options))) if options else {})
     hold(path)
-    catalog, made = generate(path/'catalog', size, SEED, ('en',))
+    catalog, made = generate(path/'catalog', size_of(name), SEED, ('en',))
     try: Tantivy(path/'index', catalog)
     except DataError: build_index(path/'index', catalog)
-    sums = path/'tasks'/'webshop.json'
+    sums = path/'tasks'/f'{env}.json'
     have = json.loads(sums.read_text()) if sums.exists() and not made else {}
     if freeze or not (want | dict(catalog=catalog.digest)).items() <= have.items():
-        _write_tasks(path, name, catalog, n, freeze, want)
+        _write_tasks(path, env, name, catalog, requests_for(catalog, TASK_SEED), freeze, want)
         write_card(path, catalog)
         write_sums(path)
     return path
 
-# %% ../../nbs/envs/webshop_shop.ipynb #52e85803
-def _write_tasks(path, name, catalog, n, freeze, want):
-    requests = requests_for(catalog, TASK_SEED)
-    splits = without_leaks({split: requests.tasks(split, split == 'train' and want.get('train') or n) for split in SPLITS})
+# %% ../../nbs/envs/webshop_shop.ipynb #876d2080
+def _write_tasks(path, env, name, catalog, requests, freeze, want):
+    splits = without_leaks({split: requests.tasks(split, split == 'train' and want.get('train') or want['n']) for split in SPLITS})
     check_splits(t for part in splits.values() for t in part)
-    sheet, made = sheet_path('webshop', name), make_sheet(splits, catalog, TASK_SEED, want.get('options', {}))
+    sheet, made = sheet_path(env, name), make_sheet(splits, catalog, TASK_SEED, want.get('options', {}))
     if freeze: write_sheet(sheet, made)
     check_sheet(sheet, made)
-    digests = {split: save_tasks(path/'tasks'/f'webshop-{split}.jsonl', part) for split, part in splits.items()}
-    atomic_write(path/'tasks'/'webshop.json', json.dumps(want | dict(catalog=catalog.digest, digests=digests, draws=requests.losses()), indent=1))
+    digests = {split: save_tasks(path/'tasks'/f'{env}-{split}.jsonl', part) for split, part in splits.items()}
+    atomic_write(path/'tasks'/f'{env}.json', json.dumps(want | dict(catalog=catalog.digest, digests=digests, draws=requests.losses()), indent=1))
+
+# %% ../../nbs/envs/webshop_shop.ipynb #92ed0736
+def build(
+    name:str='tiny-en',
+    n:int=200,          # tasks of each split
+    freeze:bool=False,  # see `make_shop`
+    where:Path|None=None,
+) -> Path: # of the build
+    "Make our own shop; raises `DataError` on an unknown size, or when frozen splits come out otherwise."
+    if not (size := size_of(name)): raise DataError(f"no shop is called {name!r}; give size={name if name in SIZES else 'tiny'}-en, which is made at first use (as are {', '.join(f'{s}-en' for s in SIZES)}), or import one with `publish`")
+    return make_shop('webshop', name, requests_for, VERSION, n, *plan_of(size), freeze, where)
 
 # %% ../../nbs/envs/webshop_shop.ipynb #2b3e4456
 def publish(
