@@ -37,6 +37,7 @@ benchmarks: .venv/ready           ## measured on this machine; bench_world.py --
 	$(BIN)/python benchmarks/bench_sft.py
 	$(BIN)/python benchmarks/bench_grpo.py
 	$(BIN)/python benchmarks/bench_webshop.py
+	$(BIN)/python benchmarks/bench_shoppingbench.py
 
 notebooks: .venv/ready            ## open the notebooks
 	$(BIN)/jupyter lab nbs

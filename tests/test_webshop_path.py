@@ -2,8 +2,8 @@
 import json, shutil
 from pathlib import Path
 import pytest
-from shopping_grpo.catalog import Catalog
 from shopping_grpo.core import ShopError
+from shopping_grpo.env import load_env
 from shopping_grpo.envs.webshop_shop import publish
 from shopping_grpo.stage import profile_steps, run_stage
 from shopping_grpo.store import Run
@@ -82,7 +82,7 @@ def test_without_a_size_the_shop_is_the_familys_own(own_root):
 
 def test_a_protocol_is_evaluated_as_published(own_root, tmp_path):
     "Tasks 123 to 378 of val, all 256 of them, in nine turns, by the protocol's name alone; with n its first ones; what contradicts it is refused."
-    items, ins, _ = write_files(tmp_path, Catalog(own_root/'data'/'built'/'tiny-en'/'catalog'), 300, asked=5)
+    items, ins, _ = write_files(tmp_path, load_env('webshop').catalog, 300, asked=5)
     with pytest.raises(ShopError, match='protocol ragen256 needs its own shop; import the published files'): run_stage('55', dict(env='webshop', protocol='ragen256', name='early'), quiet=True)
     publish('files-300', items, ins, rules='ragen256')
     text = printed(run_stage('55', dict(env='webshop', protocol='ragen256', policies='oracle,rule,do-nothing', name='ragen'), quiet=True))
