@@ -21,7 +21,7 @@ from shopping_grpo.lucene import Bm25
 from shopping_grpo.policy import Fluent, scripted
 from shopping_grpo.rollout import rollout
 from shopping_grpo.search import build_index, document, rank_keys, tokens
-from shopping_grpo.task import check_splits, load_tasks, save_tasks
+from shopping_grpo.task import check_splits, load_tasks, save_tasks, sheet_path
 from shopping_grpo.teacher import QUIET, Teacher
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -414,6 +414,13 @@ def test_a_build_is_there_at_once(tmp_path):
     assert build('tiny-en', n=8, where=tmp_path/'b') == path and (path/'tasks'/'shoppingbench.json').stat().st_mtime_ns == stamp
     assert [t.scenario for t in load_tasks(path/'tasks'/'shoppingbench-test.jsonl')][:4] == list(INTENTS)
     with pytest.raises(DataError, match='no shop is called'): build('tiny')
+
+
+def test_the_frozen_splits_are_made_again(tmp_path):
+    "All of them, as a fresh machine makes them at first use."
+    path, sheet = build('tiny-en', where=tmp_path/'b'), json.loads(sheet_path('shoppingbench', 'tiny-en').read_text())
+    for split, part in sheet['splits'].items():
+        assert part['n'] == 200 and [t.key for t in load_tasks(path/'tasks'/f'shoppingbench-{split}.jsonl')] == part['keys']
 
 
 def test_options_of_the_environment(shop):

@@ -807,12 +807,12 @@ def test_build_twice_and_frozen_splits(tmp_path, monkeypatch):
     monkeypatch.setenv('SHOPPING_GRPO_ROOT', str(tmp_path))
     (tmp_path/'settings.ini').write_text((ROOT/'settings.ini').read_text())
     (tmp_path/'data').mkdir(); (tmp_path/'data'/'splits').symlink_to(ROOT/'data'/'splits')
-    path = build('tiny-en', n=30)
+    path = build('tiny-en')
     before = {p: p.stat().st_mtime_ns for p in path.rglob('*') if p.is_file()}
-    assert build('tiny-en', n=30) == path and before == {p: p.stat().st_mtime_ns for p in path.rglob('*') if p.is_file()}
+    assert build('tiny-en') == path and before == {p: p.stat().st_mtime_ns for p in path.rglob('*') if p.is_file()}
     sheet = json.loads((ROOT/'data'/'splits'/'webshop-tiny-en.json').read_text())
-    lines = [json.loads(x)['key'] for x in (path/'tasks'/'webshop-test.jsonl').read_text().splitlines()]
-    assert lines == sheet['splits']['test']['keys'][:30] and sheet['catalog_digest'] == Catalog(path/'catalog').digest
+    for split, part in sheet['splits'].items(): assert part['n'] == 200 and [t.key for t in load_tasks(path/'tasks'/f'webshop-{split}.jsonl')] == part['keys']
+    assert sheet['catalog_digest'] == Catalog(path/'catalog').digest
     made = load_env('webshop')
     assert isinstance(made, WebShop) and len(made.catalog) == 1008 and load_env('webshop', rules='clean').max_turns == 30
     with pytest.raises(EnvError, match="^shop 'tiny-en' holds the tasks of protocol clean, not of ragen256; give rules=clean, or another shop$"): load_env('webshop', size='tiny-en', rules='ragen256')
