@@ -444,9 +444,10 @@ out = Journal(sys.argv[1]); out.open()
 print('ready', flush=True)
 for row in rollouts(Sleeper, Wait, ((Task('wait', f'wait {i}', Goal((), (), '')), 0) for i in range(10**6)), workers=4): out.append(json_line(row, 'row'))
 ''')
+    def interruptible(): signal.signal(signal.SIGINT, signal.default_int_handler) # a battery started in the background hands down that it is ignored
     for delay in (0.2, 0.7):
         path = tmp_path/f'{delay}.jsonl'
-        p = subprocess.Popen([sys.executable, script, path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1], env=os.environ | {'PYTHONPATH': str(Path(__file__).parents[1])})
+        p = subprocess.Popen([sys.executable, script, path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1], env=os.environ | {'PYTHONPATH': str(Path(__file__).parents[1])}, preexec_fn=interruptible)
         assert p.stdout.readline() == 'ready\n'
         time.sleep(delay)
         p.send_signal(signal.SIGINT)
