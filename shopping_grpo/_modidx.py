@@ -447,8 +447,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                  'shopping_grpo/envs/shoppingbench.py'),
                                                   'shopping_grpo.envs.shoppingbench.Deciding._read_calculate_voucher': ( 'envs/shoppingbench.html#deciding._read_calculate_voucher',
                                                                                                                          'shopping_grpo/envs/shoppingbench.py'),
-                                                  'shopping_grpo.envs.shoppingbench.Deciding._read_recommend_product': ( 'envs/shoppingbench.html#deciding._read_recommend_product',
-                                                                                                                         'shopping_grpo/envs/shoppingbench.py'),
                                                   'shopping_grpo.envs.shoppingbench.Deciding._read_terminate': ( 'envs/shoppingbench.html#deciding._read_terminate',
                                                                                                                  'shopping_grpo/envs/shoppingbench.py'),
                                                   'shopping_grpo.envs.shoppingbench.Deciding.calculate_voucher': ( 'envs/shoppingbench.html#deciding.calculate_voucher',

@@ -218,7 +218,7 @@ class Deciding(Consulting):
         budget = '' if self._aim.budget is None else f", {'within' if pay <= self._aim.budget else 'over'} the budget of {price_text(self._aim.budget)}"
         return f'list price {price_text(list_total(lines))}, discount {price_text(list_total(lines) - pay)}, to pay {price_text(pay)}{budget}'
 
-    def _read_recommend_product(self, products, vouchers=''): return self._picks(products), self._vouchers(vouchers)
+    _read_recommend_product = _read_calculate_voucher
 
     @tool
     def recommend_product(self,
