@@ -57,7 +57,7 @@ def _want(w:dict) -> Want: return Want(tuple(Constraint(**c) for c in w['constra
 def aim_of(goal:Goal) -> Aim:
     "All of a goal; raises `DataError` where it belongs to another environment."
     if not isinstance(goal, Order) or 'intent' not in goal.more: raise DataError("this goal is none of ShoppingBench's; build its tasks with `load_env('shoppingbench')`")
-    m = goal.more
+    m = {k: v for k, v in goal.more.items() if k != 'published'} # what a published task keeps besides
     return Aim(**m | dict(wants=tuple(map(_want, m['wants'])), vouchers=tuple(Voucher(**v) for v in m['vouchers']), needed=tuple(m['needed'])))
 
 # %% ../../nbs/envs/shoppingbench_goals.ipynb #c278a4b1

@@ -49,7 +49,7 @@ def cents(amount:str) -> int: # '12.5' -> 1250
     whole, _, part = amount.partition('.')
     return int(whole) * 100 + int(part.ljust(2, '0') or 0)
 
-def price_text(minor:int) -> str: return f'${minor // 100}.{minor % 100:02d}'
+def price_text(minor:int, sign:str='$') -> str: return f'{sign}{minor // 100}.{minor % 100:02d}' # `sign`: of the currency
 
 def read_price(text:str) -> tuple[int|None, int|None]: # minor units
     "A price range as it is typed; raises `ToolError`."
@@ -134,10 +134,10 @@ def write_pick(pick:Pick, name:str='') -> str: # `name`: how the product is call
 # %% ../../nbs/envs/shoppingbench_shop.ipynb #78761eb2
 VIEWS = ('compact', 'brief', 'full')
 
-def result_line(p:Product, name:str, view:str='compact') -> str:
+def result_line(p:Product, name:str, view:str='compact', sign:str='$') -> str:
     "One line of results."
     more = [clean(', '.join(p.services)), f'{p.sold} sold'] if view == 'full' else []
-    return ' | '.join([name, price_text(p.price), clean(p.title)[:90], clean(p.shop), *more])
+    return ' | '.join([name, price_text(p.price, sign), clean(p.title)[:90], clean(p.shop), *more])
 
 def results_text(found:Results, lines:list[str]) -> str:
     "A page of results."
@@ -145,17 +145,17 @@ def results_text(found:Results, lines:list[str]) -> str:
     if not lines: return f'no page {found.page}: there are {min(found.pages, PAGES)}'
     return '\n'.join([f"page {found.page} of {min(found.pages, PAGES)}, {found.total}{'+' * (found.total >= CAP)} found", *lines])
 
-def variant_text(p:Product, number:int) -> str:
+def variant_text(p:Product, number:int, sign:str='$') -> str:
     "A variant by its number."
     v = listed(p)[number - 1]
-    return ' '.join(filter(None, [f'#{number}', clean(', '.join(v.values)), price_text(v.price) + ('' if v.stock > 0 else ' ✕')]))
+    return ' '.join(filter(None, [f'#{number}', clean(', '.join(x or '-' for x in v.values)), price_text(v.price, sign) + ('' if v.stock > 0 else ' ✕')]))
 
-def product_text(p:Product, name:str, view:str='compact') -> str:
+def product_text(p:Product, name:str, view:str='compact', sign:str='$') -> str:
     "What can be read about a product."
     table = '; '.join(f'{clean(k)}: {clean(x)}' for k, x in p.table)
     lines = [' | '.join([name, clean(p.title), clean(p.shop), clean(', '.join(p.services)) or 'no services']), f"{clean(p.category[-1])}; brand: {clean(p.brand)}" + '; ' * bool(table) + table, '; '.join(map(clean, p.bullets))]
     lines += [clean(p.description)] * (view == 'full')
-    variants = ' | '.join(variant_text(p, n) for n in range(1, len(listed(p)) + 1))
+    variants = ' | '.join(variant_text(p, n, sign) for n in range(1, len(listed(p)) + 1))
     return '\n'.join(filter(None, [*lines, f"{' / '.join(map(clean, p.axes))}: {variants}" if p.axes else variants]))
 
 # %% ../../nbs/envs/shoppingbench_shop.ipynb #73903bd4
