@@ -233,6 +233,7 @@ def _items(source) -> Iterator[tuple[str, object]]:
 # %% ../nbs/00a_records.ipynb #652c343d
 def records(
     source, # a file, or 'hf:<dataset>[:split]'
+    lines:bool=False, # each line is a record, even if it begins as a list does
 ) -> Iterator[tuple[str, object]]: # (place, record; of JSON lines the bytes)
     "What is in a source, one by one; raises `DataError` when it cannot be read."
     if str(source).startswith('hf:'): return _hub(str(source))
@@ -242,7 +243,7 @@ def records(
     kinds = {b'[': _items, b'{': _lines, b'P': _rows}
     if not head: raise DataError(f"{name}: is empty; fetch the file again")
     if head[:1] not in kinds: raise DataError(f"{name}: starts with {shorten(head[:20])}; expected a JSON array, JSON lines or parquet")
-    return kinds[head[:1]](source)
+    return (_lines if lines else kinds[head[:1]])(source)
 
 # %% ../nbs/00a_records.ipynb #f48ef087
 def decode(raw): # a record as `records` yields it -> the object
