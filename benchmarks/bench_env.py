@@ -29,7 +29,7 @@ def episode(env, policy, task, seed=0):
     t = clock()
     observation = env.reset(task, seed)
     start = clock() - t
-    briefing = Briefing(task.prompt, task.lang, tuple(env.tools))
+    briefing = Briefing(task.prompt, task.lang, tuple(env.tools), policies=env.policies)
     policy.begin(briefing, seed, **({'task': task} if getattr(policy, 'privileged', False) else {}))
     done = False
     while not done:

@@ -141,7 +141,7 @@ def play(policy, env:Environment, task:Task, scorers:dict, seed:int) -> tuple[di
     hidden = [a for a in task.goal.accepted if a not in env.catalog]
     def leaks(o): return any(h in o.text or h in repr(getattr(o, 'data', '')) for h in hidden)
     o, done, steps = env.reset(task, seed), False, 0
-    policy.begin(Briefing(task.prompt, task.lang, tuple(env.tools)), seed, **({'task': task} if getattr(policy, 'privileged', False) else {}))
+    policy.begin(Briefing(task.prompt, task.lang, tuple(env.tools), policies=env.policies), seed, **({'task': task} if getattr(policy, 'privileged', False) else {}))
     leaked = int(leaks(o))
     while not done:
         step = env.step(policy.act(o))

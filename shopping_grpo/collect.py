@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['CONVERGE', 'GUIDE', 'WAVE', 'STAMPS', 'Converging', 'Assisted', 'make_teacher', 'shares', 'teacher_of', 'Job',
            'collect', 'family_of', 'split_demos', 'sft_row', 'reasons_table', 'write_dataset', 'card_text', 'load_sft',
-           'load_episodes']
+           'aloud', 'load_episodes']
 
 # %% ../nbs/24b_collect.ipynb #74e6cb96
 "Collect demonstrations from a mix of teachers, and write them as training data."
@@ -260,16 +260,30 @@ schemas are in `sft/tools.json`. Validation shares no product and no family of p
 def load_sft(
     where,             # folder of a collection
     part:str='train',  # or 'validation'
+    think:bool=False,  # with what the teacher thought before each call, in <think> tags
 ) -> list[dict]: # rows of training data, `tools` as schemas
     "Training data; raises `DataError` when a file is not what the card says."
     where = Path(where)
     if not (where/'dataset.json').exists(): raise DataError(f"there is no data set in {where}; run `shopping-grpo run 25_collect`")
-    files, names = json.loads((where/'dataset.json').read_text())['files'], (f'sft/{part}.jsonl', 'sft/tools.json')
+    files, names = json.loads((where/'dataset.json').read_text())['files'], (f'sft/{part}.jsonl', 'sft/tools.json', *['accepted.jsonl'] * think)
     for n in names:
         if n not in files: raise DataError(f"{where} has no part {part!r}; the parts are train and validation")
         if file_digest(where/n) != files[n]: raise DataError(f"{where/n} is not what was collected; delete it and run `shopping-grpo run 25_collect` again")
     schemas = json.loads((where/names[1]).read_text())
-    return [r | dict(tools=[schemas[t] for t in r['tools']]) for r in map(json.loads, (where/names[0]).read_text().splitlines())]
+    rows = [r | dict(tools=[schemas[t] for t in r['tools']]) for r in map(json.loads, (where/names[0]).read_text().splitlines())]
+    if not think: return rows
+    played = {r['id']: r['steps'] for r in map(json.loads, (where/'accepted.jsonl').read_text().splitlines())}
+    if not any(_thought(s) for steps in played.values() for s in steps): raise DataError(f"no teacher in {where} told what it thought; leave think out")
+    return [aloud(r, played[r['id']]) for r in rows]
+
+def _thought(step) -> str: return step.get('why') or step.get('think') or ''
+
+def aloud(row:dict, steps:list[dict]) -> dict: # `steps`: of its episode
+    "A row of training data with the thoughts of its teacher before the calls."
+    places = [n for n, m in enumerate(row['messages']) if m['role'] == 'assistant']
+    told = steps if len(steps) == len(places) else [s for s in steps if not s['error']] # refused calls may have been dropped
+    said = {n: f'<think>{t}</think>' for n, s in zip(places, told, strict=True) if (t := _thought(s))}
+    return row | dict(messages=[m | (dict(content=said[n] + (m.get('content') or '')) if n in said else {}) for n, m in enumerate(row['messages'])])
 
 # %% ../nbs/24b_collect.ipynb #75f2c286
 def load_episodes(where, part:str='train') -> list[dict]: # prompt, steps with action, observation, error and `trained`; without thoughts

@@ -159,6 +159,7 @@ class Environment:
     name, version = 'environment', 1
     max_turns, max_refusals = 35, 3
     stochastic = False # whether the seed changes anything
+    policies = '' # the module with its own scripted policies, where those of `20_policy` do not know it
     _task, _done, _outcome, _offer = None, True, None, None
 
     def __init_subclass__(cls):

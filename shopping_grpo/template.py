@@ -68,7 +68,11 @@ class Template(_Pieces):
     def write(self, action, tools:dict[str, Tool], said:str='') -> list[int]: # with the end mark; `said`: words before a call
         "A turn as the model should have written it."
         if isinstance(action, Message): return [*self.encode_foreign(action.text), self.end]
-        return [*self.encode_foreign(said), *self.encode(self.dialect.write(self._space(action, tools), tools)), self.end]
+        return [*self._words(said), *self.encode(self.dialect.write(self._space(action, tools), tools)), self.end]
+
+    def _words(self, said): # the marks of a thought are ours, what was thought is anybody's
+        thought, end, rest = said.partition('</think>')
+        return [*self.encode('<think>'), *self.encode_foreign(thought.removeprefix('<think>')), *self.encode(end), *self.encode_foreign(rest)] if end and said.startswith('<think>') else self.encode_foreign(said)
 
     def _space(self, call, tools):
         if not self.spaced or call.name not in tools or not isinstance(call.args, dict): return call

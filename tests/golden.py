@@ -26,7 +26,7 @@ def graded(env) -> dict: # how an episode ended and what it was worth
 def play(env, task, policy, seed) -> dict: # one line of the file
     "An episode with all that the policy did."
     o, done, actions = env.reset(task, seed), False, []
-    policy.begin(Briefing(o.text, task.lang, tuple(env.tools)), seed, **({'task': task} if getattr(policy, 'privileged', False) else {}))
+    policy.begin(Briefing(o.text, task.lang, tuple(env.tools), policies=env.policies), seed, **({'task': task} if getattr(policy, 'privileged', False) else {}))
     while not done:
         action = policy.act(o)
         step = env.step(action)

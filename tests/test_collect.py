@@ -381,3 +381,14 @@ def test_the_stage(tmp_path, monkeypatch):
     (where/'shopsim-train.jsonl').write_bytes((where/'shopsim-val.jsonl').read_bytes())
     with pytest.raises(ShopError, match=r"belongs to split 'val', not to 'train'"): run_stage('collect', {'name': 'leak'}, quiet=True)
     assert not (tmp_path/'runs'/'collect'/'leak'/'episodes.jsonl').exists()
+
+
+def test_thoughts_stand_before_the_calls_they_belong_to():
+    "`aloud` puts each thought before its call, also where refused calls were dropped, and changes nothing else."
+    from shopping_grpo.collect import aloud
+    call = lambda n: dict(role='assistant', content='', tool_calls=[dict(id=f'call_{n}', type='function', function=dict(name='f', arguments='{}'))])
+    row = dict(id='x', messages=[dict(role='user', content='?'), call(0), dict(role='tool', content='a'), call(2)], untrained=[])
+    steps = [dict(why='first', error=False), dict(why='wrong', error=True), dict(think='then', error=False)]
+    assert [m.get('content') for m in aloud(row, steps)['messages']] == ['?', '<think>first</think>', 'a', '<think>then</think>']
+    assert [m.get('content') for m in aloud(row, [steps[0], dict(error=False)])['messages']] == ['?', '<think>first</think>', 'a', ''] and row['messages'][1]['content'] == ''
+    with pytest.raises(ValueError): aloud(row, steps[:1])

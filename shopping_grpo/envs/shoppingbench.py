@@ -59,7 +59,7 @@ def worth(r:Reward) -> Reward: # `r`: what `verified` says of a recommendation
 # %% ../../nbs/envs/shoppingbench.ipynb #329e79a2
 class Rules(Environment):
     "The rules of the market, over a catalogue and an engine which many environments may share."
-    name, version = 'shoppingbench', 1
+    name, version, policies = 'shoppingbench', 1, 'shopping_grpo.envs.shoppingbench_policy'
     sign = '$' # before amounts
     max_turns, page_size, repeats, stalls, unseen, most = 30, PAGE, 3, 6, 1, 10 # narrow searches are work, too: one new product is progress; `most`: picks of a recommendation, products of a look
 

@@ -227,8 +227,12 @@ class Guided(Walker):
             if v.stock >= w.quantity and all(satisfied(c, p, v) for c in w.constraints if c.hard) and price in (None, v.price): return n
         return 0
 
+    def _lacks(self, w:Want, p:Product) -> str: # what the page shows of a wish that no variant in stock meets; '' when that is the price
+        c = next((c for c in w.constraints if c.hard and c.kind != 'price' and not any(satisfied(c, p, v) for v in listed(p) if v.stock)), None)
+        return f"its {c.field or c.kind} {'is' if c.op == 'ne' else 'is not'} {c.value}, the next one" if c else ''
+
     def _fit(self, w:Want, goal:Product, brand='', cost=None, shops=(), avoid=(), **filters): # (name, number, product), or None
-        query, seen = self._query(w, goal, brand), set(avoid)
+        query, seen, why = self._query(w, goal, brand), set(avoid), 'its title fits'
         if self._happens(self.noise.refusal): yield from self._do(view('0'), mistake='refusal')
         if self._happens(self.noise.vague): yield from self._do(find(str(w.constraints[0].value)), 'a first look', 'vague')
         for words in (query, goal.title):
@@ -239,9 +243,10 @@ class Guided(Walker):
                 if len(hits) > 1 and self._happens(self.noise.wrong_hit): yield from self._do(view(hits[-1]['name']), 'this one, perhaps', 'wrong_hit')
                 for h in hits[:self.look]:
                     seen.add(h['asin'])
-                    yield from self._do(view(h['name']), 'its title fits')
+                    yield from self._do(view(h['name']), why)
                     p = self.catalog[h['asin']]
                     if number := self._suits(w, p, cost): return h['name'], number, p
+                    why = self._lacks(w, p) or 'the price does not fit'
                 if page >= o.data.get('pages', 0): break
         return None
 
@@ -255,7 +260,7 @@ class Teacher(Guided):
         if not found: yield end(False)
         picks, entered = found
         if entered: yield from self._do(ToolCall('calculate_voucher', recommend(picks, entered).args), 'what does it come to?')
-        yield from self._do(recommend(picks, entered))
+        yield from self._do(recommend(picks, entered), 'all that was asked for is met')
         yield end()
 
     def _single(self, aim, brand):
