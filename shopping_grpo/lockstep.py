@@ -52,6 +52,7 @@ class Seat:
         "Take the request."
         self.tools, self.chance, self.seconds, self.last, self.ids, self.scores = {t.name: t for t in briefing.tools}, Draws(seed, 'tokens'), 0.0, None, [], [] # ids and log-probs of the turn that is written
         self.context, self.unread, self.length = self.template.begin(briefing.prompt, briefing.tools), [], 0 # told; written but not read; tokens so far
+        for call, said in briefing.before: self.context = [*self.context, *self.template.write(call, self.tools), *self.template.answer(said)]
         self.usage = dict(prompt=0, completion=0, cached=0, cost=0.0)
 
     def hear(self, text:str):

@@ -27,6 +27,7 @@ class Briefing:
     tools: tuple[Tool, ...]
     turns: int = 0           # most turns that the episode can have; 0 = not told
     policies: str = ''       # `Environment.policies`, for scripted ones
+    before: tuple = ()       # (call, answer) pairs of an episode that begins in the middle; only local models hear them
 
 class Policy(Protocol):
     "Begin an episode, then act on observations."

@@ -42,7 +42,7 @@ def _turns(row, policy, env, task, states, **limits): # yields observations, is 
     start, row['timing'] = time.perf_counter(), dict(model=0.0)
     observation, done, outcome = env.reset(task, row['seed']), False, None
     row['prompt'] = observation.text # what the agent is told, with what is known about the shopper
-    policy.begin(Briefing(observation.text, task.lang, tuple(env.tools), min(env.max_turns, limits['max_turns'] or env.max_turns), getattr(env, 'policies', '')), row['seed'], **({'task': task} if getattr(policy, 'privileged', False) else {}))
+    policy.begin(Briefing(observation.text, task.lang, tuple(env.tools), min(env.max_turns, limits['max_turns'] or env.max_turns), getattr(env, 'policies', ''), getattr(env, 'before', ())), row['seed'], **({'task': task} if getattr(policy, 'privileged', False) else {}))
     while not done:
         t = time.perf_counter()
         try: action = yield observation
