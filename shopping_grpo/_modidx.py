@@ -2619,6 +2619,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                     'shopping_grpo.task.accepted': ('task.html#accepted', 'shopping_grpo/task.py'),
                                     'shopping_grpo.task.check_sheet': ('task.html#check_sheet', 'shopping_grpo/task.py'),
                                     'shopping_grpo.task.check_splits': ('task.html#check_splits', 'shopping_grpo/task.py'),
+                                    'shopping_grpo.task.family': ('task.html#family', 'shopping_grpo/task.py'),
                                     'shopping_grpo.task.found': ('task.html#found', 'shopping_grpo/task.py'),
                                     'shopping_grpo.task.grams': ('task.html#grams', 'shopping_grpo/task.py'),
                                     'shopping_grpo.task.load_tasks': ('task.html#load_tasks', 'shopping_grpo/task.py'),

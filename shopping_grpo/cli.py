@@ -134,7 +134,7 @@ def play(env:str=typer.Option('shopsim', help='an environment'), size:str=typer.
 
 @app.command()
 def compare(runs:list[str]=typer.Argument(help='two or more evaluation runs: names in runs/eval, or folders; the first is the base')):
-    "Compare runs on their common tasks: interval, exact p, wins and losses, and the word better, worse or tied."
+    "Compare runs on their common tasks: interval (by families where they are known), exact p, wins and losses, and the word better, worse or tied."
     from shopping_grpo.eval import compare_table
     from shopping_grpo.store import Run
     known = sorted(p.parent.name for p in (core.folder('runs')/'eval').glob('*/manifest.json'))

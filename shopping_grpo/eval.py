@@ -319,10 +319,12 @@ def verdict(
 # %% ../nbs/50_eval.ipynb #2ff06ab8
 def compare(
     runs:dict, # name -> frame of episodes; the first is the base
-    clusters:str|None=None, seed:int=0, draws:int=10_000,
+    clusters:str|None=None, # column that names the family of a task; `family` where the base knows it of every task
+    seed:int=0, draws:int=10_000,
 ) -> pd.DataFrame: # a row per other run: the fields of `Comparison`, p_holm, verdict, note
     "Compare every run with the first, with Holm's adjustment over all of them."
     base, *others = runs
+    clusters = clusters or ('family' if 'family' in runs[base] and runs[base].family.notna().all() else None)
     if not others: raise DataError(f"only the run {base} was given; a comparison takes two or more")
     found = [paired(runs[base], runs[name], clusters, seed, draws) for name in others]
     return pd.DataFrame([dict(run=name) | vars(c) | dict(p_holm=float(p), verdict=verdict(c, p), note=caveat(c.units))
@@ -347,7 +349,7 @@ def _pass_lines(runs, seed, draws) -> pd.DataFrame:
 
 def _change_lines(found) -> pd.DataFrame:
     return pd.DataFrame({
-        'run': found.run, 'tasks': found.tasks, 'episodes': found.episodes, 'not common': found.only_a + found.only_b,
+        'run': found.run, 'tasks': found.tasks, 'drawn': found.units, 'episodes': found.episodes, 'not common': found.only_a + found.only_b,
         'unscored': found.unscored, 'success': found.delta.map(Interval.points), 'reward': found.reward.map(Interval.plain),
         'win/tie/loss': [f'{r.wins}/{r.ties}/{r.losses}' for r in found.itertuples()],
         'p': found.p.map('{:.3g}'.format), 'p Holm': found.p_holm.map('{:.3g}'.format), 'verdict': found.verdict})
@@ -364,7 +366,8 @@ def compare_table(
     tables = [_run_lines(runs, planned, attempts or {}, seed, draws), _change_lines(found)]
     if any(f.attempt.nunique() > 1 for f in runs.values()): tables.insert(1, _pass_lines(runs, seed, draws))
     *first, last = [t.to_string(index=False) for t in tables]
-    head = f"against {base}, over common tasks; success in points, exact McNemar, Holm over {len(found)}:"
+    what = 'tasks' if (found.units == found.tasks).all() else 'families of tasks'
+    head = f"against {base}, over common tasks; success in points, intervals by drawing {what}; exact McNemar, Holm over {len(found)}:"
     return '\n'.join([*(t + '\n' for t in first), head, last, *(f'{r.run}: {r.note}' for r in found.itertuples() if r.note)])
 
 # %% ../nbs/50_eval.ipynb #c8c68fc7

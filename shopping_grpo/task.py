@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['KINDS', 'OPS', 'SPLITS', 'ALIKE', 'PURPOSES', 'Constraint', 'meaning', 'found', 'satisfied', 'Goal', 'Order', 'Task',
-           'accepted', 'Taskset', 'save_tasks', 'load_tasks', 'split_groups', 'grams', 'near_duplicates',
+           'accepted', 'Taskset', 'save_tasks', 'load_tasks', 'split_groups', 'family', 'grams', 'near_duplicates',
            'check_splits', 'without_leaks', 'sheet_path', 'make_sheet', 'write_sheet', 'check_sheet', 'refuse_final',
            'open_tasks']
 
@@ -155,6 +155,12 @@ def split_groups(groups:Iterable[int], seed:int) -> dict[int, str]: # family -> 
     if len(order) < len(SPLITS): raise DataError(f"{len(order)} families cannot be dealt to {len(SPLITS)} splits; take a larger catalogue")
     n_test, n_val = max(1, round(SPLITS['test'] * len(order))), max(1, round(SPLITS['val'] * len(order)))
     return {g: 'test' if i < n_test else 'val' if i < n_test + n_val else 'train' for i, g in enumerate(order)}
+
+def family(task:Task, catalog:Catalog) -> str|None: # None where the catalogue does not say
+    "The family of the product that a task was made from."
+    row = catalog.row(task.goal.target)
+    group = int(catalog.column('group')[row]) if row >= 0 else -1
+    return str(group) if group >= 0 else None
 
 # %% ../nbs/03_task.ipynb #675953b5
 ALIKE = 4, 5 # the Jaccard index that counts as nearly the same, as a fraction: no rounding
