@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['KINDS', 'OPS', 'SPLITS', 'ALIKE', 'PURPOSES', 'Constraint', 'meaning', 'found', 'satisfied', 'Goal', 'Order', 'Task',
-           'accepted', 'Taskset', 'save_tasks', 'load_tasks', 'split_groups', 'family', 'grams', 'near_duplicates',
-           'check_splits', 'without_leaks', 'sheet_path', 'make_sheet', 'write_sheet', 'check_sheet', 'refuse_final',
-           'open_tasks']
+           'accepted', 'Taskset', 'save_tasks', 'load_tasks', 'split_groups', 'family', 'some_families', 'grams',
+           'near_duplicates', 'check_splits', 'without_leaks', 'sheet_path', 'make_sheet', 'write_sheet', 'check_sheet',
+           'refuse_final', 'open_tasks']
 
 # %% ../nbs/03_task.ipynb #891dab09
 "Constraints, goals, tasks, task sets and their splits."
@@ -158,9 +158,23 @@ def split_groups(groups:Iterable[int], seed:int) -> dict[int, str]: # family -> 
 
 def family(task:Task, catalog:Catalog) -> str|None: # None where the catalogue does not say
     "The family of the product that a task was made from."
-    row = catalog.row(task.goal.target)
-    group = int(catalog.column('group')[row]) if row >= 0 else -1
+    group = catalog[task.goal.target].group if task.goal.target in catalog else -1
     return str(group) if group >= 0 else None
+
+def some_families(
+    tasks:list[Task],
+    catalog:Catalog,
+    part=(0.0, 1.0), # from and to, as shares of the families, in an order of their own
+) -> list[Task]:
+    "Tasks about a part of the families: what one part teaches can be tried on another."
+    start, stop = part
+    if not 0 <= start < stop <= 1: raise DataError(f"families {part} are no part; give from and to, such as [0, 0.5]")
+    if (start, stop) == (0, 1): return list(tasks)
+    of = [family(t, catalog) for t in tasks]
+    if None in of: raise DataError(f"task {tasks[of.index(None)].key} belongs to no family, so tasks cannot be chosen by families; leave families out")
+    order = sorted(set(of), key=lambda f: digest(['families', f]))
+    chosen = {*order[round(start * len(order)):round(stop * len(order))]}
+    return [t for t, f in zip(tasks, of) if f in chosen]
 
 # %% ../nbs/03_task.ipynb #675953b5
 ALIKE = 4, 5 # the Jaccard index that counts as nearly the same, as a fraction: no rounding
