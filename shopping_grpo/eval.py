@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['COLUMNS', 'SMALL', 'check_frame', 'counts', 'Interval', 'wilson', 'bootstrap', 'task_bootstrap', 'caveat',
            'pass_at_k', 'pass_hat_k', 'pass_table', 'summary', 'strata', 'mcnemar', 'Comparison', 'paired', 'holm',
-           'verdict', 'compare', 'compare_table', 'n_needed', 'power']
+           'verdict', 'compare', 'compare_table', 'pooled', 'seeds_table', 'n_needed', 'power']
 
 # %% ../nbs/50_eval.ipynb #1a8d26f7
 "Success rates with intervals, paired comparisons of runs, and sample sizes."
@@ -369,6 +369,29 @@ def compare_table(
     what = 'tasks' if (found.units == found.tasks).all() else 'families of tasks'
     head = f"against {base}, over common tasks; success in points, intervals by drawing {what}; exact McNemar, Holm over {len(found)}:"
     return '\n'.join([*(t + '\n' for t in first), head, last, *(f'{r.run}: {r.note}' for r in found.itertuples() if r.note)])
+
+# %% ../nbs/50_eval.ipynb #8030640c
+def pooled(
+    runs:dict, # name -> frame of episodes
+) -> dict: # method -> frame, with a column `seed`; only methods with several seeds
+    "Runs whose names differ in the number at their end, such as grpo-0 and grpo-1, as one method with several training seeds."
+    seeds, out = {}, {}
+    for name in runs:
+        method, dash, seed = name.rpartition('-')
+        if dash and seed.isdigit(): seeds.setdefault(method, []).append((int(seed), name))
+    for method, found in seeds.items():
+        k = max(int(runs[name].attempt.max()) for _, name in found) + 1
+        parts = [runs[name].assign(attempt=runs[name].attempt + i * k, seed=seed) for i, (seed, name) in enumerate(sorted(found))]
+        if len(found) > 1: out[method] = pd.concat(parts, ignore_index=True)
+    return out
+
+# %% ../nbs/50_eval.ipynb #1b4d4184
+def seeds_table(
+    methods:dict, # of `pooled`
+) -> pd.DataFrame: # a row per seed: the success of each method, in percent of its valid episodes
+    "What each training seed came to."
+    rate = lambda f: f[f.valid].groupby('seed').success.mean() * 100
+    return pd.DataFrame({m: rate(check_frame(f)) for m, f in methods.items()})
 
 # %% ../nbs/50_eval.ipynb #c8c68fc7
 def _spread(delta, base, discordant):
