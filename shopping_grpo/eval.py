@@ -110,7 +110,7 @@ def bootstrap(
 
 # %% ../nbs/50_eval.ipynb #67b660e1
 def _units(frame, clusters:str|None) -> pd.Series: # task_key -> the unit that is drawn: the task itself, or its cluster
-    if clusters is None: return pd.Series(frame.task_key.unique(), index=frame.task_key.unique())
+    if clusters in (None, 'task_key'): return pd.Series(frame.task_key.unique(), index=frame.task_key.unique())
     if clusters not in frame: raise DataError(f"the frame has no column {clusters} to cluster by")
     _refuse(frame, frame[clusters].isna(), f"has no {clusters}, and would drop out of the clusters")
     pairs = frame.drop_duplicates(['task_key', clusters])
@@ -319,7 +319,7 @@ def verdict(
 # %% ../nbs/50_eval.ipynb #2ff06ab8
 def compare(
     runs:dict, # name -> frame of episodes; the first is the base
-    clusters:str|None=None, # column that names the family of a task; `family` where the base knows it of every task
+    clusters:str|None=None, # column that names the family of a task, `task_key` for none; `family` where the base knows it of every task
     seed:int=0, draws:int=10_000,
 ) -> pd.DataFrame: # a row per other run: the fields of `Comparison`, p_holm, verdict, note
     "Compare every run with the first, with Holm's adjustment over all of them."
