@@ -15,6 +15,7 @@ from shopping_grpo.probes import Shelves, chance, lookalikes
 from shopping_grpo.purchase import unpaid
 from shopping_grpo.request import BLIND, SCENARIOS, Requests, Shelf, draw_budget
 from shopping_grpo.rollout import rollout
+from shopping_grpo.stage import find_stage, parse_parameters, profile_steps
 from shopping_grpo.task import (SPLITS, Constraint, accepted, check_sheet, check_splits, family, grams, load_tasks, make_sheet, near_duplicates, open_tasks, refuse_final, satisfied, save_tasks, sheet_path, some_families,
     write_sheet)
 
@@ -216,6 +217,16 @@ def test_the_frozen_splits_are_made_again(tiny, tiny_tasks):
     "The committed sheet belongs to this generator; if this fails, a change to the catalogue or to the tasks was not meant, or new splits have to be frozen (stage 05 with freeze=True)."
     assert check_sheet(sheet_path('shopsim', 'tiny'), make_sheet(tiny_tasks, tiny, 20260813))
     assert [len(p['keys']) for p in json.loads(sheet_path('shopsim', 'tiny').read_text())['splits'].values()] == [200, 200, 200]
+
+
+def test_the_final_split_of_the_profiles_is_made_again(tmp_path):
+    "Profiles `laptop` and `reference`: the shop and the options of their first line give the final tasks that are frozen."
+    line = next(given for stage, given, _ in profile_steps('reference') if stage == '05')
+    p = parse_parameters(find_stage('05'), line)
+    shop, _ = generate(tmp_path/'lesson', p['size'], languages=tuple(p['languages'].split(',')), workers=1)
+    made = make_sheet({'test': Requests(shop, 20260813, **p['task_options']).tasks('test', 60)}, shop, 20260813, p['task_options'])
+    assert check_sheet(sheet_path('shopsim', 'lesson'), made)
+    assert len(json.loads(sheet_path('shopsim', 'lesson').read_text())['splits']['test']['keys']) == p['tasks'] == 1000
 
 
 def test_a_sheet_names_the_task_that_differs(tiny, tiny_tasks, tmp_path):
