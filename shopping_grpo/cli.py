@@ -6,9 +6,9 @@
 __all__ = ['app', 'data', 'console', 'EXTRAS', 'checks', 'doctor', 'run', 'build', 'verify', 'import_data', 'reproduce', 'audit',
            'report', 'play', 'compare', 'main']
 
-# %% ../nbs/91_cli.ipynb #a907cc55
+# %% ../nbs/91_cli.ipynb #d6539e1e
 "The command line `shopping-grpo`."
-import importlib.metadata, importlib.util, json, os, platform, re, shutil, sys
+import contextlib, importlib.metadata, importlib.util, json, os, platform, re, shutil, subprocess, sys, tempfile
 from pathlib import Path
 import typer
 from rich.console import Console
@@ -101,7 +101,30 @@ def import_data(source:str=typer.Argument(help='a file, or hf:<dataset>'), name:
 def reproduce(profile:str=typer.Option('smoke', help='a section [profile NAME] of settings.ini')):
     "The whole pipeline: every stage of a profile in turn. Killed, it goes on where it was."
     from shopping_grpo.stage import profile_steps
-    for stage, given in profile_steps(profile): run(stage, given, '')
+    waiting = []
+    for stage, given, beside in profile_steps(profile):
+        waiting.append((stage, given))
+        if not beside: waiting = _together(waiting)
+
+def _together(stages:list) -> list: # empty again
+    "Run stages at the same time: the last one here, the others in processes of their own, whose last words are repeated when they fail."
+    *others, (stage, given) = stages
+    if others: os.environ['OMP_NUM_THREADS'] = str(max(1, (os.cpu_count() or 1) // len(stages)))
+    with contextlib.ExitStack() as stack:
+        running = []
+        for s, g in others:
+            said = stack.enter_context(tempfile.TemporaryFile('w+'))
+            child = subprocess.Popen([sys.executable, '-c', 'from shopping_grpo.cli import main; main()', 'run', s, *(x for v in g for x in ('-p', v))], stdout=said, stderr=said)
+            stack.callback(lambda c=child: c.poll() is None and c.terminate())
+            console.print(f"beside the next: {s} {' '.join(x for x in g if x.startswith('name='))}", soft_wrap=True)
+            running.append((s, child, said))
+        run(stage, given, '')
+        for s, child, said in running:
+            if child.wait():
+                said.seek(0)
+                raise core.ShopError(f"stage {s}, which ran beside, failed: {([''] + said.read().strip().splitlines())[-1].removeprefix('error: ')}")
+    if others: del os.environ['OMP_NUM_THREADS']
+    return []
 
 @app.command()
 def audit(p:list[str]=typer.Option([], '-p', help='a parameter of stage 15, name=value')):
@@ -134,7 +157,7 @@ def play(env:str=typer.Option('shopsim', help='an environment'), size:str=typer.
 
 @app.command()
 def compare(runs:list[str]=typer.Argument(help='two or more evaluation runs: names in runs/eval, or folders; the first is the base')):
-    "Compare runs on their common tasks: interval, exact p, wins and losses, and the word better, worse or tied."
+    "Compare runs on their common tasks: interval (by families where they are known), exact p, wins and losses, and the word better, worse or tied."
     from shopping_grpo.eval import compare_table
     from shopping_grpo.store import Run
     known = sorted(p.parent.name for p in (core.folder('runs')/'eval').glob('*/manifest.json'))

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['COLUMNS', 'SMALL', 'check_frame', 'counts', 'Interval', 'wilson', 'bootstrap', 'task_bootstrap', 'caveat',
            'pass_at_k', 'pass_hat_k', 'pass_table', 'summary', 'strata', 'mcnemar', 'Comparison', 'paired', 'holm',
-           'verdict', 'compare', 'compare_table', 'n_needed', 'power']
+           'verdict', 'compare', 'compare_table', 'pooled', 'seeds_table', 'n_needed', 'power']
 
 # %% ../nbs/50_eval.ipynb #1a8d26f7
 "Success rates with intervals, paired comparisons of runs, and sample sizes."
@@ -110,7 +110,7 @@ def bootstrap(
 
 # %% ../nbs/50_eval.ipynb #67b660e1
 def _units(frame, clusters:str|None) -> pd.Series: # task_key -> the unit that is drawn: the task itself, or its cluster
-    if clusters is None: return pd.Series(frame.task_key.unique(), index=frame.task_key.unique())
+    if clusters in (None, 'task_key'): return pd.Series(frame.task_key.unique(), index=frame.task_key.unique())
     if clusters not in frame: raise DataError(f"the frame has no column {clusters} to cluster by")
     _refuse(frame, frame[clusters].isna(), f"has no {clusters}, and would drop out of the clusters")
     pairs = frame.drop_duplicates(['task_key', clusters])
@@ -319,10 +319,12 @@ def verdict(
 # %% ../nbs/50_eval.ipynb #2ff06ab8
 def compare(
     runs:dict, # name -> frame of episodes; the first is the base
-    clusters:str|None=None, seed:int=0, draws:int=10_000,
+    clusters:str|None=None, # column that names the family of a task, `task_key` for none; `family` where the base knows it of every task
+    seed:int=0, draws:int=10_000,
 ) -> pd.DataFrame: # a row per other run: the fields of `Comparison`, p_holm, verdict, note
     "Compare every run with the first, with Holm's adjustment over all of them."
     base, *others = runs
+    clusters = clusters or ('family' if 'family' in runs[base] and runs[base].family.notna().all() else None)
     if not others: raise DataError(f"only the run {base} was given; a comparison takes two or more")
     found = [paired(runs[base], runs[name], clusters, seed, draws) for name in others]
     return pd.DataFrame([dict(run=name) | vars(c) | dict(p_holm=float(p), verdict=verdict(c, p), note=caveat(c.units))
@@ -347,7 +349,7 @@ def _pass_lines(runs, seed, draws) -> pd.DataFrame:
 
 def _change_lines(found) -> pd.DataFrame:
     return pd.DataFrame({
-        'run': found.run, 'tasks': found.tasks, 'episodes': found.episodes, 'not common': found.only_a + found.only_b,
+        'run': found.run, 'tasks': found.tasks, 'drawn': found.units, 'episodes': found.episodes, 'not common': found.only_a + found.only_b,
         'unscored': found.unscored, 'success': found.delta.map(Interval.points), 'reward': found.reward.map(Interval.plain),
         'win/tie/loss': [f'{r.wins}/{r.ties}/{r.losses}' for r in found.itertuples()],
         'p': found.p.map('{:.3g}'.format), 'p Holm': found.p_holm.map('{:.3g}'.format), 'verdict': found.verdict})
@@ -364,8 +366,32 @@ def compare_table(
     tables = [_run_lines(runs, planned, attempts or {}, seed, draws), _change_lines(found)]
     if any(f.attempt.nunique() > 1 for f in runs.values()): tables.insert(1, _pass_lines(runs, seed, draws))
     *first, last = [t.to_string(index=False) for t in tables]
-    head = f"against {base}, over common tasks; success in points, exact McNemar, Holm over {len(found)}:"
+    what = 'tasks' if (found.units == found.tasks).all() else 'families of tasks'
+    head = f"against {base}, over common tasks; success in points, intervals by drawing {what}; exact McNemar, Holm over {len(found)}:"
     return '\n'.join([*(t + '\n' for t in first), head, last, *(f'{r.run}: {r.note}' for r in found.itertuples() if r.note)])
+
+# %% ../nbs/50_eval.ipynb #8030640c
+def pooled(
+    runs:dict, # name -> frame of episodes
+) -> dict: # method -> frame, with a column `seed`; only methods with several seeds
+    "Runs whose names differ in the number at their end, such as grpo-0 and grpo-1, as one method with several training seeds."
+    seeds, out = {}, {}
+    for name in runs:
+        method, dash, seed = name.rpartition('-')
+        if dash and seed.isdigit(): seeds.setdefault(method, []).append((int(seed), name))
+    for method, found in seeds.items():
+        k = max(int(runs[name].attempt.max()) for _, name in found) + 1
+        parts = [runs[name].assign(attempt=runs[name].attempt + i * k, seed=seed) for i, (seed, name) in enumerate(sorted(found))]
+        if len(found) > 1: out[method] = pd.concat(parts, ignore_index=True)
+    return out
+
+# %% ../nbs/50_eval.ipynb #1b4d4184
+def seeds_table(
+    methods:dict, # of `pooled`
+) -> pd.DataFrame: # a row per seed: the success of each method, in percent of its valid episodes
+    "What each training seed came to."
+    rate = lambda f: f[f.valid].groupby('seed').success.mean() * 100
+    return pd.DataFrame({m: rate(check_frame(f)) for m, f in methods.items()})
 
 # %% ../nbs/50_eval.ipynb #c8c68fc7
 def _spread(delta, base, discordant):

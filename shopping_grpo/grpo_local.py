@@ -20,7 +20,7 @@ from .lockstep import Sampling, lockstep, training_tokens
 from .model import LanguageModel
 from .monitor import stop_reason, vitals
 from .sft import Training, collate, optimizers, set_rate, token_logps
-from .sft_local import validate
+from .sft_local import choose, validate
 from .task import refuse_final
 
 # %% ../nbs/40b_local.ipynb #11c9dd52
@@ -226,9 +226,8 @@ class Trainer(Steps):
     def check(self) -> dict: # metrics with `val_` before their names
         "Validate, and keep the best."
         seen = validate(self.model, self.template, self.env_factory, self.validation, self.recipe.seed, Sampling(0.0, max_new=self.recipe.max_new, max_length=self.recipe.max_length))
-        worth = lambda v: (v['success'], v['reward'])
-        if seen['success'] is not None and (self.best is None or worth(seen) > worth(self.best)):
-            self.best = dict(step=self.step, **seen)
+        if best := choose(self.best, seen, self.step):
+            self.best = best
             LanguageModel('best', self.model, self.template.tokenizer).save(self.path/'best')
         return {f'val_{k}': v for k, v in seen.items()}
 

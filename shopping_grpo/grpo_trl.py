@@ -23,7 +23,7 @@ from .lockstep import Sampling
 from .model import SPACED, LanguageModel
 from .monitor import stop_reason, vitals
 from .rollout import episode, episode_seed
-from .sft_local import validate
+from .sft_local import choose, validate
 from .task import refuse_final
 
 # %% ../nbs/41_trl.ipynb #8f6dc81e
@@ -230,8 +230,8 @@ class _Watch(TrainerCallback):
 
     def check(self) -> dict:
         seen = validate(self.trainer.model, self.template, self.env_factory, self.validation, self.recipe.seed, Sampling(0.0, max_new=self.recipe.max_new, max_length=self.recipe.max_length))
-        if seen['success'] is not None and (self.best is None or (seen['success'], seen['reward']) > (self.best['success'], self.best['reward'])):
-            self.best = dict(step=self.step, **seen)
+        if best := choose(self.best, seen, self.step):
+            self.best = best
             LanguageModel('best', self.trainer.model, self.template.tokenizer).save(self.path/'best')
         return {f'val_{k}': v for k, v in seen.items()}
 

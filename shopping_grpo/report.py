@@ -136,7 +136,8 @@ def comparison_table(changes, apart, base:str) -> Markup: # the results of `comp
     if not len(changes): return join([tag('p', f'No other run shares a scored task with {base}.'), lost])
     widest = max([abs(x) for d in changes.reward for x in d if math.isfinite(x)] + [.1])
     head = ['Run', f'Against {base}', 'Success, points', 'Reward', 'Wins', 'Ties', 'Losses', 'p, exact', 'p, Holm', 'Tasks', 'Not common', 'Unscored']
-    rule = 'Paired by task, exact McNemar test, Holm over all lines; "better" and "worse" need an interval without 0 and p < .05, anything else is "tied"'
+    what = 'tasks' if (changes.units == changes.tasks).all() else 'families of near-identical products'
+    rule = f'Paired by task, intervals by drawing {what}, exact McNemar test, Holm over all lines; "better" and "worse" need an interval without 0 and p < .05, anything else is "tied"'
     return join([table(head, [_change_line(r, widest) for r in changes.itertuples()], rule), lost, *(_warn(f'{r.run}: {r.note}') for r in changes.itertuples() if r.note)])
 
 # %% ../nbs/60_report.ipynb #5aeceded

@@ -58,15 +58,17 @@ def stage_settings(notebook) -> dict: # parameter -> value
     except DataError as e: raise DataError(f'settings.ini, [{section}]: {e}') from None
 
 # %% ../nbs/90_stage.ipynb #827bf72a
-def profile_steps(name:str) -> list[tuple[str, list[str]]]: # (stage, ['name=value'])
+def profile_steps(name:str) -> list[tuple[str, list[str], bool]]: # (stage, ['name=value'], does the next run beside it?)
     "The stages of a profile; raises `DataError` when there is no such profile, or a line names no stage."
     ini = configparser.ConfigParser(interpolation=None)
     ini.read(root()/'settings.ini', encoding='utf-8')
     known = [s.removeprefix('profile ') for s in ini.sections() if s.startswith('profile ')]
     if name not in known: raise DataError(f"there is no profile {name!r} in settings.ini; the profiles are {', '.join(known) or 'missing'}")
     lines = [shlex.split(line) for line in ini[f'profile {name}']['steps'].splitlines() if line.strip()]
-    for stage, *given in lines: parse_parameters(find_stage(stage), given)
-    return [(stage, given) for stage, *given in lines]
+    steps = [(stage, [g for g in given if g != '&'], given[-1:] == ['&']) for stage, *given in lines]
+    for stage, given, _ in steps: parse_parameters(find_stage(stage), given)
+    if steps[-1][2]: raise DataError(f"settings.ini, [profile {name}]: the last stage ends with &, and nothing follows that could run beside it")
+    return steps
 
 # %% ../nbs/90_stage.ipynb #2d9e1486
 _SECRET = re.compile(r'://[^/\s@]+@|[?&][\w-]*key=|\b(?:sk|ghp|hf|AKIA)[-_]?[A-Za-z0-9_-]{20,}') # a password in an address, or the shape of a key

@@ -30,7 +30,7 @@ def is_errored(row:dict) -> bool:
     return row['outcome'] == 'error' or (isinstance(reward, dict) and reward.get('valid') is False)
 
 # %% ../nbs/22_store.ipynb #b2e3d698
-BRIEF = 'task_key attempt policy lang category difficulty split outcome success n_steps guard_rejections reward valid'.split() # columns of `Run.scores`
+BRIEF = 'task_key attempt policy lang category difficulty split family outcome success n_steps guard_rejections reward valid'.split() # columns of `Run.scores`
 _KEPT = BRIEF[2:-2] # as they stand in a row
 
 def _brief(row:dict) -> tuple:

@@ -13,7 +13,7 @@ import pandas as pd, pyarrow as pa
 COLUMNS = { # path in the row -> kind; the column has _ for .
     'id': 'text', 'task_key': 'text', 'env': 'text', 'env_version': 'text', 'reward_version': 'text', 'policy': 'text',
     'attempt': 'int', 'retry': 'int', 'seed': 'int', 'outcome': 'text', 'success': 'bool',
-    'prompt': 'text', 'lang': 'text', 'category': 'text', 'difficulty': 'int', 'split': 'text', 'guard_rejections': 'int',
+    'prompt': 'text', 'lang': 'text', 'category': 'text', 'difficulty': 'int', 'split': 'text', 'family': 'text', 'guard_rejections': 'int',
     'reward.value': 'float', 'reward.valid': 'bool', 'reward.parts': 'floats', 'reward.gates': 'bools',
     'native.value': 'float', 'native.valid': 'bool', 'native.parts': 'floats', 'native.gates': 'bools',
     'usage.prompt': 'int', 'usage.completion': 'int', 'usage.cached': 'int', 'usage.cost': 'float',

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['KINDS', 'OPS', 'SPLITS', 'ALIKE', 'PURPOSES', 'Constraint', 'meaning', 'found', 'satisfied', 'Goal', 'Order', 'Task',
-           'accepted', 'Taskset', 'save_tasks', 'load_tasks', 'split_groups', 'grams', 'near_duplicates',
-           'check_splits', 'without_leaks', 'sheet_path', 'make_sheet', 'write_sheet', 'check_sheet', 'refuse_final',
-           'open_tasks']
+           'accepted', 'Taskset', 'save_tasks', 'load_tasks', 'split_groups', 'family', 'some_families', 'grams',
+           'near_duplicates', 'check_splits', 'without_leaks', 'sheet_path', 'make_sheet', 'write_sheet', 'check_sheet',
+           'refuse_final', 'open_tasks']
 
 # %% ../nbs/03_task.ipynb #891dab09
 "Constraints, goals, tasks, task sets and their splits."
@@ -156,6 +156,26 @@ def split_groups(groups:Iterable[int], seed:int) -> dict[int, str]: # family -> 
     n_test, n_val = max(1, round(SPLITS['test'] * len(order))), max(1, round(SPLITS['val'] * len(order)))
     return {g: 'test' if i < n_test else 'val' if i < n_test + n_val else 'train' for i, g in enumerate(order)}
 
+def family(task:Task, catalog:Catalog) -> str|None: # None where the catalogue does not say
+    "The family of the product that a task was made from."
+    group = catalog[task.goal.target].group if task.goal.target in catalog else -1
+    return str(group) if group >= 0 else None
+
+def some_families(
+    tasks:list[Task],
+    catalog:Catalog,
+    part=(0.0, 1.0), # from and to, as shares of the families, in an order of their own
+) -> list[Task]:
+    "Tasks about a part of the families: what one part teaches can be tried on another."
+    start, stop = part
+    if not 0 <= start < stop <= 1: raise DataError(f"families {part} are no part; give from and to, such as [0, 0.5]")
+    if (start, stop) == (0, 1): return list(tasks)
+    of = [family(t, catalog) for t in tasks]
+    if None in of: raise DataError(f"task {tasks[of.index(None)].key} belongs to no family, so tasks cannot be chosen by families; leave families out")
+    order = sorted(set(of), key=lambda f: digest(['families', f]))
+    chosen = {*order[round(start * len(order)):round(stop * len(order))]}
+    return [t for t, f in zip(tasks, of) if f in chosen]
+
 # %% ../nbs/03_task.ipynb #675953b5
 ALIKE = 4, 5 # the Jaccard index that counts as nearly the same, as a fraction: no rounding
 
@@ -223,11 +243,12 @@ def check_sheet(
     path,       # a sheet that was committed
     made:dict,  # the sheet of splits that were made now; a shorter split is compared with the beginning
 ) -> bool: # False when there is no sheet for this catalogue and seed, so that nothing could be compared
-    "Compare splits with the frozen ones; raises `DataError` at the first task that differs."
+    "Compare splits with those that were frozen; raises `DataError` at the first task that differs."
     if not Path(path).exists(): return False
     frozen = json.loads(Path(path).read_text())
     if any(frozen.get(k) != made.get(k) for k in ('env', 'catalog_digest', 'task_seed', 'options')): return False
     for split, part in made['splits'].items():
+        if split not in frozen['splits']: continue
         for n, (old, new) in enumerate(zip(frozen['splits'][split]['keys'], part['keys'])):
             if old != new: raise DataError(f"{path}: task {n} of split {split} is {new}, but {old} was frozen; the task generator has changed: restore it, or freeze new splits and say so in CHANGELOG.md")
     return True

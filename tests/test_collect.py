@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from shopping_grpo.collect import CONVERGE, Job, collect, load_episodes, load_sft, make_teacher, shares, split_demos, write_dataset
 from shopping_grpo.core import DataError, PolicyError, folder
-from shopping_grpo.env import Observation
+from shopping_grpo.env import Observation, load_env
 from shopping_grpo.envs.shopsim import ShopSim
 from shopping_grpo.filter import PRIVATE, Rules, Selection, balance, examine, faults, leak, replay, secrets
 from shopping_grpo.request import Requests
@@ -14,7 +14,7 @@ from shopping_grpo.rollout import episode_seed, rollout
 from shopping_grpo.second import second_opinion
 from shopping_grpo.stage import run_stage
 from shopping_grpo.store import Run
-from shopping_grpo.task import save_tasks
+from shopping_grpo.task import load_tasks, save_tasks, some_families
 from shopping_grpo.teacher import QUIET, Noise, Teacher, read_hits
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -378,6 +378,10 @@ def test_the_stage(tmp_path, monkeypatch):
     assert facts['counts']['accepted'] == 12 and facts['config']['shop'] == {'view': 'published'} and (out.parent/'paths.svg').exists()
     assert Run.load(out.parent).status == 'done' and 'page_type' in json.dumps(load_sft(out.parent)[0]['messages'])
     where = folder('data')/'built'/'tiny'/'tasks'
+    given = load_tasks(where/'shopsim-train.jsonl')
+    half, kin = some_families(given, load_env('shopsim', size='tiny').catalog, [0, .5]), lambda out: {r['task_key'] for r in Run.load(out.parent).episodes()}
+    played = kin(run_stage('collect', {'target': 4, 'name': 'half', 'families': [0, .5]}, quiet=True))
+    assert played and played <= {t.key for t in half} < {t.key for t in given}
     (where/'shopsim-train.jsonl').write_bytes((where/'shopsim-val.jsonl').read_bytes())
     with pytest.raises(ShopError, match=r"belongs to split 'val', not to 'train'"): run_stage('collect', {'name': 'leak'}, quiet=True)
     assert not (tmp_path/'runs'/'collect'/'leak'/'episodes.jsonl').exists()

@@ -3,7 +3,7 @@ import itertools, math
 import numpy as np, pandas as pd, pytest
 from shopping_grpo.core import DataError, Draws
 from shopping_grpo.eval import (Interval, bootstrap, caveat, check_frame, compare, compare_table, counts, holm, mcnemar, n_needed,
-                                paired, pass_at_k, pass_hat_k, pass_table, power, strata, summary, task_bootstrap, verdict, wilson)
+                                paired, pass_at_k, pass_hat_k, pass_table, pooled, power, seeds_table, strata, summary, task_bootstrap, verdict, wilson)
 
 def frame(won, valid=None, **columns):
     "Episodes from a (tasks, attempts) array of successes; columns hold one value per task."
@@ -191,6 +191,26 @@ def test_paired_clusters_widen_the_interval():
     single, grouped = paired(a, b), paired(a, b, clusters='family')
     assert grouped.units == 20 and grouped.tasks == 200 and single.units == 200
     assert grouped.delta.high - grouped.delta.low > 2 * (single.delta.high - single.delta.low)
+
+def test_families_are_drawn_where_the_base_knows_them():
+    family = [str(i // 10) for i in range(100)]
+    won = np.arange(100) % 2 == 0
+    a, b = frame(won, family=family), frame(won | (np.arange(100) < 20), family=family)
+    units = lambda x, y, **k: compare({'a': x, 'b': y}, **k).units[0]
+    assert units(a, b) == 10 and units(a.drop(columns='family'), b) == 100 and units(a.assign(family=[None, *family[1:]]), b) == 100 and units(a, b, clusters='task_key') == 100
+    assert 'by drawing families of tasks' in compare_table({'a': a, 'b': b}, {'a': 100, 'b': 100}) and 'by drawing tasks;' in compare_table({'a': frame(won), 'b': frame(won)}, {'a': 100, 'b': 100})
+
+def test_training_seeds_become_attempts_of_a_method():
+    rng = Draws(0, 'seeds')
+    runs = {f'{m}-{s}': frame(rng.uniform(40, 2) < .5) for m in ('sft', 'grpo') for s in (0, 2, 10)} | {'rule': frame([1, 0]), 'lone-1': frame([1, 0]), 'x-y': frame([1, 0])}
+    found = pooled(runs)
+    assert list(found) == ['sft', 'grpo']
+    for m, f in found.items():
+        assert len(f) == 240 and sorted(f.attempt.unique()) == list(range(6)) and not f.duplicated(['task_key', 'attempt']).any()
+        assert (f[f.attempt.isin([4, 5])].success.values == runs[f'{m}-10'].success.values).all() # seeds in order of their number
+        assert seeds_table(found)[m].to_dict() == {s: runs[f'{m}-{s}'].success.mean() * 100 for s in (0, 2, 10)}
+    c = paired(found['sft'], found['grpo'])
+    assert c.tasks == 40 and c.episodes == 240 and c.delta.value == pytest.approx(np.mean([runs[f'grpo-{s}'].success.mean() - runs[f'sft-{s}'].success.mean() for s in (0, 2, 10)]))
 
 def test_verdict_needs_interval_and_p_and_one_direction():
     c = paired(*pair(100, 14, 2, 84), draws=500)

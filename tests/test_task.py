@@ -15,7 +15,8 @@ from shopping_grpo.probes import Shelves, chance, lookalikes
 from shopping_grpo.purchase import unpaid
 from shopping_grpo.request import BLIND, SCENARIOS, Requests, Shelf, draw_budget
 from shopping_grpo.rollout import rollout
-from shopping_grpo.task import (SPLITS, Constraint, accepted, check_sheet, check_splits, grams, load_tasks, make_sheet, near_duplicates, open_tasks, refuse_final, satisfied, save_tasks, sheet_path,
+from shopping_grpo.stage import find_stage, parse_parameters, profile_steps
+from shopping_grpo.task import (SPLITS, Constraint, accepted, check_sheet, check_splits, family, grams, load_tasks, make_sheet, near_duplicates, open_tasks, refuse_final, satisfied, save_tasks, sheet_path, some_families,
     write_sheet)
 
 
@@ -218,6 +219,16 @@ def test_the_frozen_splits_are_made_again(tiny, tiny_tasks):
     assert [len(p['keys']) for p in json.loads(sheet_path('shopsim', 'tiny').read_text())['splits'].values()] == [200, 200, 200]
 
 
+def test_the_final_split_of_the_profiles_is_made_again(tmp_path):
+    "Profiles `laptop` and `reference`: the shop and the options of their first line give the final tasks that are frozen."
+    line = next(given for stage, given, _ in profile_steps('reference') if stage == '05')
+    p = parse_parameters(find_stage('05'), line)
+    shop, _ = generate(tmp_path/'lesson', p['size'], languages=tuple(p['languages'].split(',')), workers=1)
+    made = make_sheet({'test': Requests(shop, 20260813, **p['task_options']).tasks('test', 60)}, shop, 20260813, p['task_options'])
+    assert check_sheet(sheet_path('shopsim', 'lesson'), made)
+    assert len(json.loads(sheet_path('shopsim', 'lesson').read_text())['splits']['test']['keys']) == p['tasks'] == 1000
+
+
 def test_a_sheet_names_the_task_that_differs(tiny, tiny_tasks, tmp_path):
     short = {s: ts[:5] for s, ts in tiny_tasks.items()}
     write_sheet(tmp_path/'s.json', make_sheet(short, tiny, 1))
@@ -292,3 +303,18 @@ def test_no_two_tasks_of_a_set_share_a_goal(tiny, tiny_tasks):
     assert len({t.goal.target for t in one}) == 20 and one[0] == made[0]
     with pytest.raises(DataError, match='split val has only .* of 200 tasks with different goals; ask for fewer tasks'): Few(tiny, 1).tasks('val', 200)
     with pytest.raises(DataError, match='per_product must be 1 or more'): Requests(tiny, 1, per_product=0)
+
+
+def test_a_part_of_the_families_is_asked_for_by_shares(tiny, tiny_tasks):
+    tasks = tiny_tasks['train']
+    part = lambda a, b: some_families(tasks, tiny, [a, b])
+    whole = {family(t, tiny) for t in tasks}
+    cut = [part(a, b) for a, b in ((0, .3), (.3, .6), (.6, 1))]
+    assert sorted(t.key for ts in cut for t in ts) == sorted(t.key for t in tasks) and part(0, 1) == list(tasks)
+    kin = [{family(t, tiny) for t in ts} for ts in cut]
+    assert set.union(*kin) == whole and sum(map(len, kin)) == len(whole) and abs(len(kin[0]) - .3 * len(whole)) <= 1
+    assert [t.key for t in cut[0]] == [t.key for t in tasks if family(t, tiny) in kin[0]] # in the order of the tasks
+    for bad in ([.5, .5], [.6, .2], [-.1, 1], [0, 1.1]):
+        with pytest.raises(DataError, match='are no part'): some_families(tasks, tiny, bad)
+    stranger = replace(tasks[0], goal=replace(tasks[0].goal, target='nobody'))
+    with pytest.raises(DataError, match='belongs to no family'): some_families([stranger], tiny, [0, .5])

@@ -105,6 +105,6 @@ def test_a_protocol_is_evaluated_as_published(own_root, tmp_path):
 def test_the_profile_is_whole():
     "Its lines name stages and parameters that exist, and the last step evaluates on held-out tasks with trivial agents and oracle."
     steps = profile_steps('webshop')
-    assert [s for s, _ in steps] == ['25', '35', '45', '55']
+    assert [s for s, *_ in steps] == ['25', '35', '45', '55']
     last = dict(x.split('=', 1) for x in steps[-1][1])
     assert last.get('split', 'test') == 'test' and {'oracle', 'rule', 'random', 'do-nothing'} <= set(last['policies'].split(','))
