@@ -841,6 +841,7 @@ def test_build_twice_and_frozen_splits(tmp_path, monkeypatch):
     assert isinstance(made, WebShop) and len(made.catalog) == 1008 and load_env('webshop', rules='clean').max_turns == 30
     with pytest.raises(EnvError, match="^shop 'tiny-en' holds the tasks of protocol clean, not of ragen256; give rules=clean, or another shop$"): load_env('webshop', size='tiny-en', rules='ragen256')
     with pytest.raises(DataError, match=r"^protocol ragen256 needs its own shop; import the published files with `publish\(name, items, attributes, rules='ragen256'\)` of shopping_grpo.envs.webshop_shop$"): load_env('webshop', rules='ragen256')
+    with pytest.raises(DataError, match=r"publish\(name, items, attributes, human, rules='paper500'\)"): load_env('webshop', rules='paper500')
     with pytest.raises(DataError, match="^no shop is called 'nowhere'; give size=tiny-en, which is made at first use"): make('nowhere')
     with pytest.raises(DataError, match="^no shop is called 'lesson'; give size=lesson-en, "): make('lesson')
     with pytest.raises(EnvError, match=r"'webshop_goals' is unknown; there are: shoppingbench, shopsim, webshop"): load_env('webshop_goals')
