@@ -207,8 +207,9 @@ def audit(env:Environment, tasks:Iterable[Task], scores=('verified', 'native'),
     seed:int=0,
     watch=iter,              # wraps the cases, e.g. a progress bar
 ) -> pd.DataFrame: # one row an agent and score
-    "Play every agent on every task; raises `DataError` when the environment lacks a score that was asked for."
+    "Play every agent on every task; raises `DataError` without tasks, or when the environment lacks a score that was asked for."
     tasks, guide = list(tasks), guide or x.guide_for(env)
+    if not tasks: raise DataError(f"there is no task to audit {env.name} with, and nothing played is nothing shown; give some")
     if missing := [s for s in scores if not hasattr(env, SCORERS.get(s, '?'))]: raise DataError(f"{env.name} has no {missing[0]} score; ask for the scores it has")
     scorers, cases = {s: SCORERS[s] for s in scores}, (guide.cases or all_cases)(guide, tasks)
     found = [(case, line) for case in watch(cases) for line in run_case(case, env, tasks, guide, scorers, seed)]

@@ -161,6 +161,11 @@ def test_tasks_that_a_published_rule_refuses_are_left_out_and_counted(tiny, tiny
     assert all(why.startswith('native: reward_unverifiable') for why in lost)
 
 
+def test_an_audit_without_tasks_is_an_error(env):
+    "Nothing played would be a table of empty lines, and the gate would let it through."
+    with pytest.raises(DataError, match='there is no task to audit shopsim with'): audit(env, [])
+
+
 def test_missing_score_is_an_error(env, tasks):
     with pytest.raises(DataError, match='has no magic score'): audit(env, tasks[:1], ('magic',))
 

@@ -304,7 +304,8 @@ def test_the_tagger_is_named_and_replaceable():
     for bad in (dict(attributes=()), dict(price_upper=0)):
         with pytest.raises(ScoreError, match='needs an attribute and a price bound'): replace(goal, **bad)
     with pytest.raises(ScoreError, match='^the tagger spacy .*pip install'): spacy_nouns('no_such_model')
-    with pytest.raises(ScoreError, match="tagger 'magic' is unknown; choose title_nouns, spacy"): tagger_of('magic')
+    for bad in ('magic', None, 7, str.split):
+        with pytest.raises(ScoreError, match=f"tagger {re.escape(repr(bad))} is unknown; choose title_nouns, spacy"): tagger_of(bad)
 
 
 class Pipeline:
@@ -352,6 +353,19 @@ def test_typed_values(a, b):
 
 @pytest.mark.parametrize('one, two', [('8 oz', '8 Ounces'), ('16 oz', '1 lb'), ('12 in', '1 ft'), ('12 pack', 'pack of 12'), ('12-pack', '12 Pack'), ('1000 ml', '1 l'), ('2xl', 'XX-Large'), ('grey', 'Gray'), ('2.0 inch', '2 inches'), ('8 fl oz', '8 fl. oz')])
 def test_same_values(one, two): assert typed(one, 'size') == typed(two, 'size')
+
+
+def test_a_group_without_a_name(tmp_path):
+    "A blank name is a name: the group's value can be chosen, bought and paid."
+    record = dict(asin='B000000001', name='Steel Mug', pricing='$10.00', product_category='Home › Mugs', category='garden', query='mugs', small_description=['Nice.'], full_description='', customization_options={'  ': [dict(value='x'), dict(value='y')]}, images=['x'], page=1)
+    (tmp_path/'i.json').write_text(json.dumps([record]))
+    (tmp_path/'a.json').write_text(json.dumps({'B000000001': dict(attributes=['steel'], instruction='Find me a steel mug', instruction_attributes=['steel'])}))
+    catalog = import_shop(tmp_path/'i.json', tmp_path/'a.json', tmp_path/'c')
+    e, made = WebShop(catalog, Ranked(catalog)), goals.web_tasks(dict(test=synthetic_goals(catalog, tmp_path/'a.json')), catalog)['test']
+    assert meant(catalog.at(0), '', 'x') == ('', ('x',)) and meant(catalog.at(0), 'size', 'x') == (None, ())
+    for t, other in zip(made, made[::-1]):
+        row = rollout(scripted('oracle', catalog), e, t)
+        assert row['success'] and row['native']['value'] == 1 and t.goal.accepted == (t.goal.target_variant,) != other.goal.accepted
 
 
 def test_values_of_the_published_set_stay_apart(real):
@@ -794,6 +808,16 @@ def test_smoke_split(env, requests):
     assert rows.loc[['do-nothing', 'answer-only', 'spam', 'loop', 'stuffed-search', 'format-only', 'grader-prober', 'near-miss', 'evidence-hider']].success.max() == 0
 
 
+@pytest.mark.parametrize('view, dialect', [('brief', 'tools'), ('text', 'text'), ('text_rich', 'text')])
+def test_every_view_can_be_audited(view, dialect, shop, requests):
+    "The agents of the audit read the page as data, so that the published observations are audited as well and no line is empty."
+    e, some = WebShop(*shop, view=view, dialect=dialect), requests.tasks('test', 12)
+    assert reachable(e, some) == (some, {})
+    table = audit(e, some, offered(e))
+    gate(table)
+    assert set(table[table.n == 0].agent) <= {'extras-abuser', 'near-miss price', 'near-miss brand'} and table[table.agent == 'buy-random'].steps.min() > 3
+
+
 def test_the_native_score_as_verified_would_not_pass(shop, requests):
     "The audit finds the published holes."
     class Fuzzy(WebShop):
@@ -817,6 +841,7 @@ def test_build_twice_and_frozen_splits(tmp_path, monkeypatch):
     assert isinstance(made, WebShop) and len(made.catalog) == 1008 and load_env('webshop', rules='clean').max_turns == 30
     with pytest.raises(EnvError, match="^shop 'tiny-en' holds the tasks of protocol clean, not of ragen256; give rules=clean, or another shop$"): load_env('webshop', size='tiny-en', rules='ragen256')
     with pytest.raises(DataError, match=r"^protocol ragen256 needs its own shop; import the published files with `publish\(name, items, attributes, rules='ragen256'\)` of shopping_grpo.envs.webshop_shop$"): load_env('webshop', rules='ragen256')
+    with pytest.raises(DataError, match=r"publish\(name, items, attributes, human, rules='paper500'\)"): load_env('webshop', rules='paper500')
     with pytest.raises(DataError, match="^no shop is called 'nowhere'; give size=tiny-en, which is made at first use"): make('nowhere')
     with pytest.raises(DataError, match="^no shop is called 'lesson'; give size=lesson-en, "): make('lesson')
     with pytest.raises(EnvError, match=r"'webshop_goals' is unknown; there are: shoppingbench, shopsim, webshop"): load_env('webshop_goals')
@@ -947,6 +972,15 @@ def test_two_actions_in_a_turn_are_refused(turn, dialect, shop, tasks):
         o = e.step(Message(turn)).observation
         assert o.error and 'two actions in this turn; write one' in o.text and plain(e) == state
     assert not e.step(Message('search[mug [red] cup] and this is why')).observation.error # one action, brackets and all
+
+
+def test_a_turn_without_text_is_refused_in_the_text_dialect(shop, tasks):
+    for dialect in ('text', 'tools'):
+        e = WebShop(*shop, dialect=dialect)
+        for nothing in (None, 7):
+            e.reset(tasks[0])
+            s = e.step(Message(nothing))
+            assert s.done == (dialect == 'tools') and (s.done or s.observation.error)
 
 
 def test_an_option_may_look_like_two_actions(tasks):

@@ -221,7 +221,7 @@ class Speaking(Moving):
     def step(self, action) -> Step:
         "Do one action: a tool call, or a turn of text that holds one."
         said = action.text if isinstance(action, Message) else _click_of(action)
-        if said is not None and not self._done:
+        if (said is not None or isinstance(action, Message)) and not self._done:
             call = self._read(said)
             if isinstance(call, str): return self._misread(call)
             action = call or action
@@ -288,7 +288,10 @@ def guide(env:WebShop) -> 'Guide':
         home=Role('back_to_search'), reviews=Role('view', rest=(('section', 'reviews'),)))
     reads = tuple(Role('view', rest=(('section', s),)) for s in SECTIONS[:3 + env.show_attributes])
     judge = lambda task, p, variants: verified(task.goal, Outcome.purchased, (p, variants), {})
-    class Labels(Guide):
+    class Labels(Guide): # reads the page as data, so that every view can be audited
+        def hits(self, o): return [(r['asin'], float(r['price'][1:].split('-')[0])) for r in o.data.get('products', ())]
+        def options(self, o): return [[x['value'] for x in values if x['available']] for values in o.data.get('available_options', {}).values()]
+        def stars(self, o): return [int(x[0]) for x in o.data.get('content', ()) if x[1:2] == '★']
         def words(self, p, variant): return [option_labels(p).get((a, x), x) for v in p.variants if v.id == variant for a, x in zip(p.axes, v.values)]
     return Labels(env.catalog, roles, reads, dict(verified=('success',), native=('full',)), dict(verified=(UTILITY['wrong_purchase'], 1.0), native=(0.0, 1.0)), judge, (lambda: Fluent(Rule()), lambda: Fluent(FirstHit()), lambda: Fluent(ChoiceOracle(env.catalog))), KNOWN)
 

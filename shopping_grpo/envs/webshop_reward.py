@@ -107,10 +107,10 @@ def spacy_nouns(model:str='') -> SpacyNouns: # '': the first of `MODELS` that is
 
 def tagger_of(name) -> Callable[[str], list[str]]: # 'title_nouns', 'spacy', 'spacy:MODEL', or a function with the attribute `tagger`
     "A tagger by its name; raises `ScoreError` when there is none of that name."
-    if callable(name): return name
-    kind, _, model = name.partition(':')
+    if callable(name) and hasattr(name, 'tagger'): return name
+    kind, _, model = str(name).partition(':')
     if kind == 'spacy': return spacy_nouns(model)
-    if name != 'title_nouns': raise ScoreError(f"tagger {name!r} is unknown; choose title_nouns, spacy or spacy:MODEL")
+    if name != 'title_nouns': raise ScoreError(f"tagger {name!r} is unknown; choose title_nouns, spacy, spacy:MODEL or a function that has the attribute tagger")
     return title_nouns
 
 # %% ../../nbs/envs/webshop_reward.ipynb #56a83e02

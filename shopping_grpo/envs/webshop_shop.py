@@ -179,7 +179,7 @@ def shop_of(rules:str='') -> str: # name of a build
     "The shop that a protocol means when none is named; raises `DataError` where that is not clear."
     if not rules or protocol(rules).mode == 'own': return 'tiny-en'
     found = sorted(p.parents[1].name for p in (folder('data')/'built').glob('[!.]*/tasks/webshop.json') if made_for(p.parents[1]) == rules)
-    if len(found) != 1: raise DataError(f"protocol {rules} needs its own shop; " + (f"give size=, one of {', '.join(found)}" if found else f"import the published files with `publish(name, items, attributes, rules={rules!r})` of shopping_grpo.envs.webshop_shop"))
+    if len(found) != 1: raise DataError(f"protocol {rules} needs its own shop; " + (f"give size=, one of {', '.join(found)}" if found else f"import the published files with `publish(name, items, attributes, {'human, ' * (protocol(rules).mode == 'human')}rules={rules!r})` of shopping_grpo.envs.webshop_shop"))
     return found[0]
 
 # %% ../../nbs/envs/webshop_shop.ipynb #29231e97

@@ -75,7 +75,7 @@ def meant(
     group:str, value:str, # of a wish
 ) -> tuple[str|None, tuple[str, ...]]: # (the axis of the product, its values that are meant); (None, ()) without such a group
     "The values of a product that an option wish stands for."
-    axis = next((a for a in p.axes if a == group), None) or next((a for a in p.axes if group_of(a) == group_of(group)), None)
+    axis = group if group in p.axes else next((a for a in p.axes if group_of(a) == group_of(group)), None)
     values = tuple(dict.fromkeys(o.value for o in p.options if o.axis == axis))
-    if axis is None or value in values: return axis, (value,) if axis else ()
+    if axis is None or value in values: return axis, () if axis is None else (value,)
     return axis, tuple(v for v in values if typed(v, axis) == typed(value, group))
