@@ -40,7 +40,7 @@ def test_steps_are_those_that_are_learnt():
     twin = copy.copy(env)
     assert env.step(ToolCall('find_product', dict(query='c'))).done and env.score().kind == 'success' and not twin.score().valid
     twin.stop(Outcome.max_tokens)
-    assert twin.score().value == -3 and env.state_hash() == twin.state_hash() == tasks[1].key
+    assert not twin.score().valid and env.state_hash() == twin.state_hash() == tasks[1].key
 
 
 @pytest.fixture(scope='module')

@@ -86,7 +86,7 @@ class TeacherSteps:
     def score(self) -> Reward: # value in [-3, 4] for a single step
         "The offline reward of a step, or what the environment says."
         if not self._step: return self._env.score()
-        if self._over is None: return invalid('unfinished')
+        if self._given is None: return invalid('no turn') # what came before leaves no room: that is not the model's failure
         name, args = self._step['wanted']
         value = step_reward(ToolCall(name, args), self._given)
         return Reward(value, (Verdict('likeness', value == 4, (value + 3) / 7),), kind='success' if value == 4 else 'unlike')
