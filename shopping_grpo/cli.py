@@ -109,8 +109,10 @@ def reproduce(profile:str=typer.Option('smoke', help='a section [profile NAME] o
 def _together(stages:list) -> list: # empty again
     "Run stages at the same time: the last one here, the others in processes of their own, whose last words are repeated when they fail."
     *others, (stage, given) = stages
-    if others: os.environ['OMP_NUM_THREADS'] = str(max(1, (os.cpu_count() or 1) // len(stages)))
     with contextlib.ExitStack() as stack:
+        if others and 'OMP_NUM_THREADS' not in os.environ: # the cores are shared
+            os.environ['OMP_NUM_THREADS'] = str(max(1, (os.cpu_count() or 1) // len(stages)))
+            stack.callback(os.environ.pop, 'OMP_NUM_THREADS')
         running = []
         for s, g in others:
             said = stack.enter_context(tempfile.TemporaryFile('w+'))
@@ -123,7 +125,6 @@ def _together(stages:list) -> list: # empty again
             if child.wait():
                 said.seek(0)
                 raise core.ShopError(f"stage {s}, which ran beside, failed: {([''] + said.read().strip().splitlines())[-1].removeprefix('error: ')}")
-    if others: del os.environ['OMP_NUM_THREADS']
     return []
 
 @app.command()
