@@ -115,7 +115,7 @@ def _together(stages:list) -> list: # empty again
             stack.callback(os.environ.pop, 'OMP_NUM_THREADS')
         running = []
         for s, g in others:
-            said = stack.enter_context(tempfile.TemporaryFile('w+'))
+            said = stack.enter_context(tempfile.TemporaryFile('w+', encoding='utf-8', errors='replace'))
             child = subprocess.Popen([sys.executable, '-c', 'from shopping_grpo.cli import main; main()', 'run', s, *(x for v in g for x in ('-p', v))], stdout=said, stderr=said)
             stack.callback(lambda c=child: c.poll() is None and c.terminate())
             console.print(f"beside the next: {s} {' '.join(x for x in g if x.startswith('name='))}", soft_wrap=True)

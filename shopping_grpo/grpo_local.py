@@ -224,7 +224,7 @@ class Steps(Kept):
 class Trainer(Steps):
     "One run of GRPO: `run()` does what is left of it."
     def check(self) -> dict: # metrics with `val_` before their names
-        "Validate, and keep the best."
+        "Validate, and keep the model as `choose` says."
         seen = validate(self.model, self.template, self.env_factory, self.validation, self.recipe.seed, Sampling(0.0, max_new=self.recipe.max_new, max_length=self.recipe.max_length))
         if best := choose(self.best, seen, self.step):
             self.best = best

@@ -130,7 +130,7 @@ class Course:
         self.sums = [self.sums[0] + seen['loss'] * seen['trained'], self.sums[1] + seen['trained'], lesson]
 
     def check(self) -> dict: # metrics with `val_` before their names
-        "Look at the behaviour, and keep the best."
+        "Look at the behaviour, and keep the model as `choose` says."
         seen = self.behaviour(self.model)
         if best := choose(self.best, seen, self.step):
             self.best = best
