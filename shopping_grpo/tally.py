@@ -30,13 +30,13 @@ def _flat(r:dict) -> dict:
     reward, category = r.get('reward') or {}, clean_text(r.get('category') or '')
     return dict(task_key=r['task_key'], attempt=r['attempt'], outcome=outcome_name(r), success=r.get('success'), valid=bool(reward.get('valid')),
         kind=kind_name(r), reward=math.nan if reward.get('value') is None else reward['value'], n_steps=steps_of(r), guard_rejections=r.get('guard_rejections', 0),
-        lang=clean_text(r.get('lang') or '(none)'), difficulty=r.get('difficulty', '(none)'), category=category, domain=category.split(' › ')[0] or '(none)')
+        lang=clean_text(r.get('lang') or '(none)'), difficulty=r.get('difficulty', '(none)'), family=r.get('family'), category=category, domain=category.split(' › ')[0] or '(none)')
 
 def steps_of(row:dict) -> int: return row.get('n_steps', len(row['steps']))
 
 def eval_frame(
     rows, # episodes, as `rollout` returns them
-) -> pd.DataFrame: # a row per episode: the columns of `shopping_grpo.eval` and kind, lang, difficulty, category, domain
+) -> pd.DataFrame: # a row per episode: the columns of `shopping_grpo.eval` and kind, lang, difficulty, family (None where it is not known), category, domain
     "Episodes as the table that the statistics take."
     return pd.DataFrame([_flat(r) for r in rows])
 

@@ -436,3 +436,13 @@ def test_hostile_text_is_only_text(browser, hostile):
     for attack in ("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.hit=3\">')", "document.body.setAttribute('onclick', 'window.hit=4')", "document.createElement('script').text = 'window.hit=5'"):
         assert browser.js(f'try {{ {attack}; return "in" }} catch (e) {{ return e.name }}') == 'TypeError', attack
     assert browser.js('return window.hit') is None
+
+
+def test_the_comparison_draws_families_where_the_rows_name_them(runs, tmp_path):
+    "As `shopping-grpo compare` and stage 55 do; six tasks of one family are less news than six families."
+    said = lambda given, name: build_report(given, tmp_path/name).read_text()
+    kin = {t: str(n // 6) for n, t in enumerate(sorted({r['task_key'] for _, rows, _ in runs for r in rows}))}
+    named = [(name, [r | dict(family=kin[r['task_key']]) for r in rows], facts) for name, rows, facts in runs]
+    by_task, by_family = said(runs, 'tasks.html'), said(named, 'families.html')
+    assert 'intervals by drawing tasks,' in by_task and 'intervals by drawing families of near-identical products,' in by_family
+    assert 'caveat: n = 6 &lt; 30' in by_family and 'caveat: n = 6' not in by_task
