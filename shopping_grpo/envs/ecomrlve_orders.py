@@ -98,7 +98,7 @@ def _ids(table, catalog:Catalog, draws:Draws) -> list[str]: # in the order of th
 def _draw_line(catalog, rows, used:set, avoid:list, draws): # (product, its leaf), or None where nothing fits
     for _ in range(40):
         if (row := int(draws.pick(rows))) in used: continue
-        p = catalog.at(row)
+        p = catalog[catalog.id_at(row)] # kept by the catalogue, unlike `at`: the line is looked at again
         if any(alike(p.category[-1], leaf) for leaf in avoid): continue
         used.add(row)
         return p
@@ -110,11 +110,13 @@ def _line(n:int, p, draws) -> OrderLine:
 
 # %% ../../nbs/envs/ecomrlve_orders.ipynb #148358bd
 class _Basket: # draws the lines of one order after the other
-    def __init__(self, catalog, rows, near, target, draws): self.catalog, self.rows, self.near, self.target, self.draws, self.used = catalog, rows, near, target, draws, {target}
+    def __init__(self, catalog, rows, near, target, draws):
+        self.catalog, self.rows, self.near, self.draws, self.used = catalog, rows, near, draws, {target}
+        self.goal = catalog[catalog.id_at(target)]
 
     def lines(self, i:int) -> tuple[OrderLine, ...]: # of order number i
-        d, leaf, n = self.draws, self.catalog.at(self.target).category[-1], 1 + self.draws.one(3)
-        first = self.catalog.at(self.target) if i == 0 else _draw_line(self.catalog, self.near, self.used, [], d) if is_near(i, self.near) else None
+        d, leaf, n = self.draws, self.goal.category[-1], 1 + min(self.draws.one(3), self.draws.one(3))
+        first = self.goal if i == 0 else _draw_line(self.catalog, self.near, self.used, [], d) if is_near(i, self.near) else None
         found = [first] if first else []
         while len(found) < n and (p := _draw_line(self.catalog, self.rows, self.used, [leaf, *(p.category[-1] for p in found)], d)): found.append(p)
         if not found: raise DataError(f"order {i + 1} finds no product among {len(self.rows)} rows that is unlike {leaf!r} and new; take fewer orders or more rows")
@@ -136,6 +138,7 @@ def make_orders(
     near=(),           # rows of things like the target
 ) -> tuple[PastOrder, ...]: # the first one holds the target; `newest_first` gives the list of the shop
     "Past orders; raises `DataError` when the rows do not suffice."
+    if status not in ('', *STATUSES): raise DataError(f"an order cannot be {status!r}; choose one of {', '.join(STATUSES)}")
     if not 1 <= n <= MOST: raise DataError(f"a shopper has 1 to {MOST} orders, not {n}")
     u = draws.uniform(MOST, 3).tolist()
     target = int(draws.pick(rows)) if target is None else target
