@@ -506,6 +506,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                   'shopping_grpo/envs/ecomrlve_terms.py'),
                                                    'shopping_grpo.envs.ecomrlve_terms._rows': ( 'envs/ecomrlve_terms.html#_rows',
                                                                                                 'shopping_grpo/envs/ecomrlve_terms.py'),
+                                                   'shopping_grpo.envs.ecomrlve_terms._sentence': ( 'envs/ecomrlve_terms.html#_sentence',
+                                                                                                    'shopping_grpo/envs/ecomrlve_terms.py'),
                                                    'shopping_grpo.envs.ecomrlve_terms._share': ( 'envs/ecomrlve_terms.html#_share',
                                                                                                  'shopping_grpo/envs/ecomrlve_terms.py'),
                                                    'shopping_grpo.envs.ecomrlve_terms._warranty': ( 'envs/ecomrlve_terms.html#_warranty',

@@ -210,6 +210,7 @@ def refer(
     fitting = [(at, words) for at, words, first, last in order_of_trial if not any(first - day <= o <= last + day for o in others)]
     if direct or not fitting: return Reference(f'the {p.category[-1]} in order {order.id}', (), True)
     at, words = fitting[0]
-    facts = [('when', (f'I ordered it {at}{words}', f'the order was placed {at}{words}', f'that order was {at}{words}'), (words,), ('when', 'date', 'day', 'time', 'how long ago', 'week', 'month'))]
-    if p.brand: facts.append(('brand', (f'the brand is {p.brand}', f'it says {p.brand} on it'), (p.brand,), ('brand', 'maker')))
+    facts = [('when', (f'the order was placed {at}{words}', f'I placed that order {at}{words}', f'that order was {at}{words}'), (words,), ('when', 'date', 'day', 'time', 'how long ago', 'week', 'month')),
+        ('number', ('I do not have the order number at hand', 'I cannot find the order number'), (), ('order number', 'order id', 'number'))]
+    if p.brand: facts.append(('brand', (f'the brand is {p.brand}', f'the label says {p.brand}'), (p.brand,), ('brand', 'maker')))
     return Reference(f'the {p.category[-1]} that I ordered', tuple(facts), False)

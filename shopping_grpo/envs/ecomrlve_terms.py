@@ -40,7 +40,7 @@ class Term:
     def text(self) -> str:
         "The rule in words."
         changes = [f"{'add' if c.change > 0 else 'take off'} {amount(abs(c.change), self.unit, True)} if {c.text}" for c in self.conditions]
-        return f'{self.says} {"; ".join([changes[0].capitalize(), *changes[1:]])}. Only what is known to apply counts.'
+        return f'{self.says} {_sentence("; ".join(changes))} Only what is known to apply counts.'
 
     @cached_property
     def words(self) -> dict[str, float]:
@@ -50,6 +50,8 @@ class Term:
     def answer(self, holds=()) -> int: # `holds`: places of conditions
         "The number when these conditions hold and no other."
         return self.base + sum(self.conditions[i].change for i in {*holds})
+
+def _sentence(clause:str) -> str: return f'{clause[0].upper()}{clause[1:]}.'
 
 def amount(n:int, unit:str, change:bool=False) -> str: # `change`: by how much, rather than how much
     "A number with its unit: `$5`, `5 days`, `1 month`."
@@ -221,11 +223,11 @@ def weigh(t:Term) -> dict[str, float]: # word -> weight
 
 def search_terms(
     terms:tuple[Term, ...],
-    query:str,
+    query:str, # its first 500 characters count
     k:int=3,
 ) -> list[Term]: # best first; none where no word fits
     "The rules that a query is about."
-    held = [(w, n) for w in dict.fromkeys(tokens(query)) if (n := sum([w in t.words for t in terms]))]
+    held = [(w, n) for w in dict.fromkeys(tokens(query[:500])) if (n := sum([w in t.words for t in terms]))]
     weight = {w: math.log(1 + len(terms) / n) for w, n in held}
     points = [sum([weight[w] * t.words[w] for w in weight if w in t.words]) for t in terms]
     best = sorted([i for i, p in enumerate(points) if p], key=lambda i: (-points[i], -_share(terms[i], weight)))
@@ -256,7 +258,7 @@ def question(
     told = tuple(order[:clauses])
     holds = tuple(i for n, i in enumerate(told) if n == 0 or u[n] < .5)
     said = [say_condition(term.conditions[i], i in holds) for i in told]
-    return Asked(' '.join([term.asks, *(s[0].upper() + s[1:] + '.' for s in said)]), term.id, told, holds, term.answer(holds), term.unit)
+    return Asked(' '.join([term.asks, *map(_sentence, said)]), term.id, told, holds, term.answer(holds), term.unit)
 
 def read_asked(plain:dict) -> Asked:
     "A question from plain data."
