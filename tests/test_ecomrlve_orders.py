@@ -119,7 +119,7 @@ def test_references_mean_one_line(shop):
                 assert r.direct == (order.id in r.about) and (r.direct or not direct)
                 kinds[re.sub(r'\w+ (weeks|days)|\d+ \w+|of \w+', 'x', words) if not r.direct else 'direct' if direct else 'fallback'] += 1; n += 1
         assert not refer(catalog, orders, *find_line(orders, catalog.id_at(target)), today, Draws(seed)).direct
-    assert n > 5000 and len(kinds) >= 6 and kinds['fallback'] < .01 * n, kinds
+    assert n > 5000 and len(kinds) >= 6 and kinds['fallback'] < .03 * n, kinds
 
 
 def test_a_reference_is_the_same_among_fewer_orders(shop):
@@ -141,8 +141,7 @@ def test_words_hold_their_exact_spans_and_no_brace(shop):
         for text in (r.about, *(w for f in r.facts for w in f[1])): assert not re.search(r'[{}#|]|None|  ', text) and text == text.strip() and not re.search(r'A\d{4}', text), text
 
 
-def test_alike_orders_of_other_makers_are_told_apart_by_the_number(shop):
-    "Two orders of one thing on one day: no time tells them apart."
+def test_a_time_is_named_only_when_it_tells_two_orders_apart(shop):
     catalog, rows, near = shop
     row = next(r for r in rows if len(near[r]) > 1)
     a, b = (PastOrder(id, '2026-11-01', 'delivered', '', '2026-11-05', (OrderLine('L1', catalog.id_at(near[row][k]), '', 1, 100),)) for k, id in enumerate(('A1001', 'A1002')))
@@ -150,7 +149,9 @@ def test_alike_orders_of_other_makers_are_told_apart_by_the_number(shop):
         r = refer(catalog, (a, b), o, o.lines[0], TODAY, Draws(1))
         assert r.direct and o.id in r.about and r.facts == ()
     later = PastOrder(b.id, '2026-11-02', 'delivered', '', '2026-11-05', b.lines)
-    assert all('on ' in refer(catalog, (a, later), a, a.lines[0], TODAY, Draws(s)).about or True for s in range(3))
+    assert {refer(catalog, (a, later), a, a.lines[0], TODAY, Draws(s)).facts[0][2] for s in range(20)} == {('1 November',)}
+    later = PastOrder(b.id, '2026-11-20', 'delivered', '', '2026-11-25', b.lines)
+    assert {refer(catalog, (a, later), a, a.lines[0], TODAY, Draws(s)).facts[0][2][0] for s in range(40)} == {'1 November', 'the first week of November', 'about four weeks ago'}
 
 
 def test_windows_close_on_their_day(shop):

@@ -175,14 +175,14 @@ def eligible(
 # %% ../../nbs/envs/ecomrlve_orders.ipynb #dc419fd4
 _NUMBERS = 'one two three four five six seven eight nine ten eleven twelve'.split()
 
-def _times(placed:date, today:date) -> list[tuple]: # (preposition, words, first day, last day); the last one is the date itself
-    days, month = (today - placed).days, f'{placed:%B}'
-    last = (placed.replace(day=28) + timedelta(4)).replace(day=1) - timedelta(1) # of the month
+def _times(placed:date, today:date) -> list[tuple]: # (preposition, words, first and last day that could be meant, with a day to spare for weeks); the last one is the date itself
+    days, month, day = (today - placed).days, f'{placed:%B}', timedelta(1)
+    last = (placed.replace(day=28) + 4 * day).replace(day=1) - day # of the month
     out, weeks = [], (days + 3) // 7
     if 2 <= days <= 9: out.append(('', f'{_NUMBERS[days - 1]} days ago', placed, placed))
-    if 2 <= weeks <= 12: out.append(('', f'about {_NUMBERS[weeks - 1]} weeks ago', today - timedelta(7 * weeks + 3), today - timedelta(7 * weeks - 3)))
-    if placed.day <= 7: out.append(('in ', f'the first week of {month}', placed.replace(day=1), placed.replace(day=7)))
-    if (last - placed).days < 7: out.append(('in ', f'the last week of {month}', last - timedelta(6), last))
+    if 2 <= weeks <= 12: out.append(('', f'about {_NUMBERS[weeks - 1]} weeks ago', today - 4 * day - 7 * weeks * day, today + 4 * day - 7 * weeks * day))
+    if placed.day <= 7: out.append(('in ', f'the first week of {month}', placed.replace(day=1) - day, placed.replace(day=8)))
+    if (last - placed).days < 7: out.append(('in ', f'the last week of {month}', last - 7 * day, last + day))
     return out + [('on ', f'{placed.day} {month}', placed, placed)]
 
 def _same(catalog, orders, order, line) -> list[date]: # when other orders with a thing like this were placed
@@ -204,10 +204,9 @@ def refer(
     direct:bool=False,  # by the number of the order
 ) -> Reference:
     "Words for one line of one order that fit no other; by the number where no time tells it apart."
-    p, day, others = catalog[line.product], timedelta(1), _same(catalog, orders, order, line)
-    times, shuffled = _times(date.fromisoformat(order.placed), date.fromisoformat(today)), draws.perm(5).tolist()
-    order_of_trial = [times[i] for i in shuffled if i < len(times)]
-    fitting = [(at, words) for at, words, first, last in order_of_trial if not any(first - day <= o <= last + day for o in others)]
+    p, others = catalog[line.product], _same(catalog, orders, order, line)
+    times = _times(date.fromisoformat(order.placed), date.fromisoformat(today))
+    fitting = [(at, words) for i in draws.perm(5).tolist() for at, words, first, last in times[i:i + 1] if not any(first <= o <= last for o in others)]
     if direct or not fitting: return Reference(f'the {p.category[-1]} in order {order.id}', (), True)
     at, words = fitting[0]
     facts = [('when', (f'the order was placed {at}{words}', f'I placed that order {at}{words}', f'that order was {at}{words}'), (words,), ('when', 'date', 'day', 'time', 'how long ago', 'week', 'month')),
