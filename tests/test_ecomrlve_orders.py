@@ -5,6 +5,7 @@ from datetime import date, timedelta
 import pytest
 from shopping_grpo.core import DataError, Draws, canonical_json
 from shopping_grpo.envs.ecomrlve_orders import APART, MOST, STATUSES, OrderLine, PastOrder, alike, eligible, find_line, leaf_of, make_orders, newest_first, read_orders, refer
+from shopping_grpo.envs.ecomrlve_shopper import Script, unreachable
 from shopping_grpo.envs.ecomrlve_terms import make_terms, return_term, window
 from shopping_grpo.generate import generate
 
@@ -114,7 +115,7 @@ def test_references_mean_one_line(shop):
         for order, line in [find_line(orders, catalog.id_at(target))] + [(o, x) for o in orders[1:] for x in o.lines]:
             for direct in (False, True):
                 r = refer(catalog, orders, order, line, today, Draws(seed, order.id), direct)
-                words = dict((f[0], f[2]) for f in r.facts).get('when', ('',))[0]
+                words = {f.key: f.exact for f in r.facts}.get('when', ('',))[0]
                 assert fitting(catalog, orders, r.about, words, today) == [(order.id, line.id)], (r, order)
                 assert r.direct == (order.id in r.about) and (r.direct or not direct)
                 kinds[re.sub(r'\w+ (weeks|days)|\d+ \w+|of \w+', 'x', words) if not r.direct else 'direct' if direct else 'fallback'] += 1; n += 1
@@ -135,10 +136,8 @@ def test_words_hold_their_exact_spans_and_no_brace(shop):
     for seed in range(200):
         target, orders = make(shop, seed, 5)
         r = refer(catalog, orders, *find_line(orders, catalog.id_at(target)), TODAY, Draws(seed))
-        names = [x for *_, own in r.facts for x in own]
-        assert len({*names}) == len(names) and [f[0] for f in r.facts][:1] == ['when']
-        for _, ways, exact, own in r.facts: assert own and all(x in way for way in ways for x in exact)
-        for text in (r.about, *(w for f in r.facts for w in f[1])): assert not re.search(r'[{}#|]|None|  ', text) and text == text.strip() and not re.search(r'A\d{4}', text), text
+        assert [f.key for f in r.facts][:2] == ['when', 'number'] and unreachable(Script('STATUS', r.about, r.facts)) == []
+        for text in (r.about, *(w for f in r.facts for w in f.ways)): assert not re.search(r'[{}#|]|None|  ', text) and text == text.strip() and not re.search(r'A\d{4}', text), text
 
 
 def test_a_time_is_named_only_when_it_tells_two_orders_apart(shop):
@@ -149,9 +148,9 @@ def test_a_time_is_named_only_when_it_tells_two_orders_apart(shop):
         r = refer(catalog, (a, b), o, o.lines[0], TODAY, Draws(1))
         assert r.direct and o.id in r.about and r.facts == ()
     later = PastOrder(b.id, '2026-11-02', 'delivered', '', '2026-11-05', b.lines)
-    assert {refer(catalog, (a, later), a, a.lines[0], TODAY, Draws(s)).facts[0][2] for s in range(20)} == {('1 November',)}
+    assert {refer(catalog, (a, later), a, a.lines[0], TODAY, Draws(s)).facts[0].exact for s in range(20)} == {('1 November',)}
     later = PastOrder(b.id, '2026-11-20', 'delivered', '', '2026-11-25', b.lines)
-    assert {refer(catalog, (a, later), a, a.lines[0], TODAY, Draws(s)).facts[0][2][0] for s in range(40)} == {'1 November', 'the first week of November', 'about four weeks ago'}
+    assert {refer(catalog, (a, later), a, a.lines[0], TODAY, Draws(s)).facts[0].exact[0] for s in range(40)} == {'1 November', 'the first week of November', 'about four weeks ago'}
 
 
 def test_windows_close_on_their_day(shop):

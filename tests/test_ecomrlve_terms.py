@@ -3,6 +3,7 @@ import json, math, os, random, re, subprocess, sys
 from collections import Counter
 import pytest
 from shopping_grpo.core import DataError, Draws, canonical_json
+from shopping_grpo.envs.ecomrlve_shopper import Script, Shopper, open_script, unreachable
 from shopping_grpo.envs.ecomrlve_terms import CLAUSES, DEPARTMENTS, OTHER, clause_facts, make_terms, question, read_asked, read_terms, read_value, return_term, say_condition, search_terms, window
 from shopping_grpo.grammar import load_grammar
 
@@ -122,13 +123,26 @@ def test_facts_of_clauses_can_be_asked_for_and_survive_noise():
         for t in make_terms(shop):
             q = question(t, CLAUSES, Draws(shop, t.id))
             facts = clause_facts(t, q)
-            names = [n for *_, ns in facts for n in ns]
-            assert len({*names}) == len(names) and len({f[0] for f in facts}) == CLAUSES
-            for i, (key, ways, exact, own) in zip(q.told, facts):
-                assert all(x in way for way in ways for x in exact) and not any(re.search(r'\d', w) for w in ways)
-                assert any(' not' in x for x in exact) == (i not in q.holds) and own[0] in t.conditions[i].text
-            text = ' '.join(f'{ways[0][0].upper()}{ways[0][1:]}.' for _, ways, _, _ in facts)
+            names = [n for f in facts for n in f.names]
+            assert len({*names}) == len(names) and len({f.key for f in facts}) == CLAUSES
+            for i, f in zip(q.told, facts):
+                assert not any(re.search(r'\d', w) for w in f.ways)
+                assert any(' not' in x for x in f.exact) == (i not in q.holds) and f.names[0] in t.conditions[i].text
+            text = ' '.join(f'{f.ways[0][0].upper()}{f.ways[0][1:]}.' for f in facts)
             assert f'{t.asks} {text}' == q.text
+
+
+def test_a_shopper_tells_the_clause_that_the_rule_names():
+    "Whoever asks with the words of the rule hears the shopper's side of that condition and of no other."
+    for shop in range(4):
+        for t in make_terms(shop):
+            q = question(t, CLAUSES, Draws(shop, t.id))
+            script = Script('POLICY', t.asks, clause_facts(t, q))
+            assert unreachable(script) == [] and t.asks in open_script(script, 1.).text
+            shopper = Shopper(script, open_script(script, 1.))
+            for i, f in zip(q.told, script.facts):
+                heard = shopper.answer(f'Is it so that {t.conditions[i].text}?')
+                assert shopper.new == f.key and any(w in heard for w in f.ways), (t.conditions[i].text, heard)
 
 
 def test_windows_are_those_of_the_texts():

@@ -13,6 +13,7 @@ from datetime import date, timedelta
 from functools import lru_cache
 from ..catalog import Catalog, Variant
 from ..core import DataError, Draws
+from .ecomrlve_shopper import Fact
 from .ecomrlve_terms import Term, window
 from ..search import tokens
 
@@ -193,9 +194,9 @@ def _same(catalog, orders, order, line) -> list[date]: # when other orders with 
 @dataclass(frozen=True)
 class Reference:
     "How a shopper speaks of a line of an order."
-    about: str     # 'the rice cooker that I ordered'
-    facts: tuple   # (key, ways, exact, names): what can be told besides
-    direct: bool   # by the number
+    about: str               # 'the rice cooker that I ordered'
+    facts: tuple[Fact, ...]  # what can be told besides
+    direct: bool             # by the number
 
 def refer(
     catalog:Catalog, orders, order:PastOrder, line:OrderLine, # `orders`: all that the shopper has
@@ -209,7 +210,7 @@ def refer(
     fitting = [(at, words) for i in draws.perm(5).tolist() for at, words, first, last in times[i:i + 1] if not any(first <= o <= last for o in others)]
     if direct or not fitting: return Reference(f'the {p.category[-1]} in order {order.id}', (), True)
     at, words = fitting[0]
-    facts = [('when', (f'the order was placed {at}{words}', f'I placed that order {at}{words}', f'that order was {at}{words}'), (words,), ('when', 'date', 'day', 'time', 'how long ago', 'week', 'month')),
-        ('number', ('I do not have the order number at hand', 'I cannot find the order number'), (), ('order number', 'order id', 'number'))]
-    if p.brand: facts.append(('brand', (f'the brand is {p.brand}', f'the label says {p.brand}'), (p.brand,), ('brand', 'maker')))
+    facts = [Fact('when', (f'the order was placed {at}{words}', f'I placed that order {at}{words}', f'that order was {at}{words}'), (words,), ('when', 'date', 'day', 'time', 'how long ago', 'week', 'month')),
+        Fact('number', ('I do not have the order number at hand', 'I cannot find the order number'), (), ('order number', 'order id', 'number'))]
+    if p.brand: facts.append(Fact('brand', (f'the brand is {p.brand}', f'the label says {p.brand}'), (p.brand,), ('brand', 'maker')))
     return Reference(f'the {p.category[-1]} that I ordered', tuple(facts), False)

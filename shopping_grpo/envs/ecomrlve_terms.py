@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 import numpy as np
 from ..core import DataError, Draws
+from .ecomrlve_shopper import Fact
 from ..grammar import load_grammar
 from ..search import tokens
 
@@ -264,15 +265,15 @@ def read_asked(plain:dict) -> Asked:
     "A question from plain data."
     return Asked(**plain | dict(told=tuple(plain['told']), holds=tuple(plain['holds'])))
 
-# %% ../../nbs/envs/ecomrlve_terms.ipynb #ab937580
-def clause_facts(term:Term, asked:Asked) -> tuple: # of (key, ways, exact, names)
+# %% ../../nbs/envs/ecomrlve_terms.ipynb #b83a725d
+def clause_facts(term:Term, asked:Asked) -> tuple[Fact, ...]:
     "What the shopper can say about the conditions of a question."
     out = []
     for n, i in enumerate(asked.told):
         c = term.conditions[i]
         said = say_condition(c, i in asked.holds)
         denied = re.findall(r'\b(?:is|are|am|was|were) not\b', said)[:1]
-        out.append((f'clause {n + 1}', (said, f'I should add that {said}', f'by the way, {said}'), (*denied, c.names[0]), c.names))
+        out.append(Fact(f'clause {n + 1}', (said, f'I should add that {said}', f'by the way, {said}'), (*denied, c.names[0]), c.names))
     return tuple(out)
 
 # %% ../../nbs/envs/ecomrlve_terms.ipynb #1ac0ff2a
