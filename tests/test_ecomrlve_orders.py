@@ -76,7 +76,7 @@ def test_things_like_the_target_are_there_and_far_in_time(shop):
         target, orders = make(shop, seed, 11, **how)
         leaf = leaf_of(catalog, catalog.id_at(target))
         others = [o for o in orders[1:] if any(alike(leaf_of(catalog, x.product), leaf) for x in o.lines)]
-        assert all(abs(days(o.placed, orders[0].placed)) >= APART for o in others) and {*others} <= {*orders[1::3]}
+        assert all(abs(days(o.placed, orders[0].placed)) >= APART for o in others) and {*others} <= {*orders[1::2]}
         share += bool(others)
     assert share > 150
 
