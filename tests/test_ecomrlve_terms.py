@@ -4,7 +4,7 @@ from collections import Counter
 import pytest
 from shopping_grpo.core import DataError, Draws, canonical_json
 from shopping_grpo.envs.ecomrlve_shopper import Script, Shopper, open_script, unreachable
-from shopping_grpo.envs.ecomrlve_terms import CLAUSES, DEPARTMENTS, OTHER, clause_facts, make_terms, question, read_asked, read_terms, read_value, return_term, say_condition, search_terms, window
+from shopping_grpo.envs.ecomrlve_terms import CLAUSES, DEPARTMENTS, OTHER, Term, clause_facts, make_terms, question, read_asked, read_terms, read_value, return_term, say_condition, search_terms, window
 from shopping_grpo.grammar import load_grammar
 
 SHOPS = range(30)
@@ -95,6 +95,11 @@ def test_a_title_and_a_question_find_their_term_first():
     search_terms(terms, 'club ' * 10**5)
 
 
+def test_a_title_inside_a_longer_one_finds_its_own_term():
+    wide, narrow = (Term(id, 'prices', title, 30, 'days', 'It takes 30 days.', 'How long?', ()) for id, title in (('T01', 'Discount for members of the club'), ('T02', 'Discount for members')))
+    for terms in ((wide, narrow), (narrow, wide)): assert all(search_terms(terms, t.title)[0] is t for t in terms)
+
+
 def test_shops_differ_and_a_shop_is_always_the_same():
     assert len({make_terms(s) for s in SHOPS}) == len(SHOPS)
     assert len({window(make_terms(s), 'Clothing') for s in SHOPS}) > 10
@@ -160,7 +165,7 @@ def test_windows_are_those_of_the_texts():
 
 READS = [('15', 15), ('15 days', 15), ('15-day', 15), ('$15', 15), ('-15', -15), ('–15', -15), ('$-15', -15), ('-$15.00', -15), ('within 15 days.', 15), ('1,250 points', 1250), ('(15)', 15), ('T07: 15 days', 15), (15, 15), (15.0, 15), ('007', 7), ('+7', 7),
     ('NaN', None), ('-inf', None), ('', None), (' ', None), ('10-15', None), ('10 or 15', None), ('15.5', None), ('1e5', None), ('1E-5', None), ('1e+300', None), ('1,5', None), ('15,20', None), ('2026-11-30', None), ('fifteen', None), ('٣', None), ('²', None), ('T07', None),
-    ('9' * 5000, None), ('9' * 19, None), ('1 ' * 5000, None), (True, None), (False, None), (None, None), (math.nan, None), (-math.inf, None), (1e300, None), (10**5000, None), (15.5, None), ([15], None), ({}, None), (b'15', None), ('\0', None), ('\ud800 15', 15)]
+    ('9' * 5000, None), ('9' * 19, None), ('1 ' * 5000, None), ('a' * 500 + ' 15', None), (True, None), (False, None), (None, None), (math.nan, None), (-math.inf, None), (1e300, None), (10**5000, None), (15.5, None), ([15], None), ({}, None), (b'15', None), ('\0', None), ('\ud800 15', 15)]
 
 @pytest.mark.parametrize('given,value', READS, ids=range(len(READS)))
 def test_reading_an_answer(given, value): assert read_value(given) == value and type(read_value(given)) is type(value)
