@@ -29,6 +29,7 @@ class OrderLine:
     quantity: int
     price: int     # cents paid for a piece
 
+# %% ../../nbs/envs/ecomrlve_orders.ipynb #4a774bd8
 @dataclass(frozen=True)
 class PastOrder:
     "An order of the past."
@@ -39,6 +40,7 @@ class PastOrder:
     delivered: str # ISO date, '' before
     lines: tuple[OrderLine, ...]
 
+# %% ../../nbs/envs/ecomrlve_orders.ipynb #64ec7d6b
 def read_orders(plain) -> tuple[PastOrder, ...]: # `plain`: what JSON makes of orders
     "Orders from plain data."
     return tuple(PastOrder(**o | dict(lines=tuple(OrderLine(**x) for x in o['lines']))) for o in plain)
@@ -55,13 +57,16 @@ _BACK = 90 # days that orders go back
 def _status(u:float) -> str: # u in [0, 1)
     return next(s for s, upto in zip(STATUSES, (.10, .25, .45, .90, 1)) if u < upto)
 
-def _days(status:str, u, free=range(3, _BACK)) -> tuple[int, int|None, int|None]: # u: 2 numbers in [0, 1); placed and delivered so many days ago, expected in so many days
-    if status in ('delivered', 'cancelled'):
-        placed = free[int(u[0] * len(free))]
-        return placed, (max(0, placed - 2 - int(u[1] * 8)) if status == 'delivered' else None), None
-    (low, n), (soon, m) = dict(confirmed=((0, 4), (5, 10)), shipped=((2, 5), (2, 9)))[status] if status != 'in transit' else ((4, 7), (1, 7))
-    return low + int(u[0] * n), None, soon + int(u[1] * m)
+_COMING = {'confirmed': (0, 4, 5, 10), 'shipped': (2, 5, 2, 9), 'in transit': (4, 7, 1, 7)} # placed: lowest and how many days; expected: likewise
 
+def _days(status:str, u, free=range(3, _BACK)) -> tuple[int, int|None, int|None]: # u: 2 numbers in [0, 1); placed and delivered so many days ago, expected in so many days
+    if status in _COMING:
+        low, n, soon, m = _COMING[status]
+        return low + int(u[0] * n), None, soon + int(u[1] * m)
+    placed = free[int(u[0] * len(free))]
+    return placed, max(0, placed - 2 - int(u[1] * 8)) if status == 'delivered' else None, None
+
+# %% ../../nbs/envs/ecomrlve_orders.ipynb #d202babf
 def _timetable(u, near, status:str, age:int|None) -> list[tuple]: # u: 3 numbers for each order; (status, placed, delivered, expected), the target first
     first = status or _status(u[0][0])
     days = _days(first, u[0][1:]) if age is None else (age + 2 + int(u[0][2] * 8), age, None)
@@ -96,6 +101,7 @@ def _ids(table, catalog:Catalog, draws:Draws) -> list[str]: # in the order of th
         out[i] = f'A{number}'
     return out
 
+# %% ../../nbs/envs/ecomrlve_orders.ipynb #aa476afc
 def _draw_line(catalog, rows, used:set, avoid:list, draws): # (product, its leaf), or None where nothing fits
     for _ in range(40):
         if (row := int(draws.pick(rows))) in used: continue
@@ -113,20 +119,22 @@ def _line(n:int, p, draws) -> OrderLine:
 class _Basket: # draws the lines of one order after the other
     def __init__(self, catalog, rows, near, target, draws):
         self.catalog, self.rows, self.near, self.draws, self.used = catalog, rows, near, draws, {target}
-        self.goal = catalog[catalog.id_at(target)]
+        self.first = catalog[catalog.id_at(target)]
 
     def lines(self, i:int) -> tuple[OrderLine, ...]: # of order number i
-        d, leaf, n = self.draws, self.goal.category[-1], 1 + min(self.draws.one(3), self.draws.one(3))
-        first = self.goal if i == 0 else _draw_line(self.catalog, self.near, self.used, [], d) if is_near(i, self.near) else None
-        found = [first] if first else []
+        d, leaf, n = self.draws, self.first.category[-1], 1 + min(self.draws.one(3), self.draws.one(3))
+        begin = self.first if i == 0 else _draw_line(self.catalog, self.near, self.used, [], d) if is_near(i, self.near) else None
+        found = [begin] if begin else []
         while len(found) < n and (p := _draw_line(self.catalog, self.rows, self.used, [leaf, *(p.category[-1] for p in found)], d)): found.append(p)
         if not found: raise DataError(f"order {i + 1} finds no product among {len(self.rows)} rows that is unlike {leaf!r} and new; take fewer orders or more rows")
         return tuple([_line(k + 1, found[j], d) for k, j in enumerate(d.perm(len(found)).tolist())])
 
+# %% ../../nbs/envs/ecomrlve_orders.ipynb #430f47c1
 def is_near(i:int, near) -> bool: # `near`: rows, or none
     "Whether order number `i` begins with a thing like the target."
     return i % 2 == 1 and len(near) > 0
 
+# %% ../../nbs/envs/ecomrlve_orders.ipynb #a0d345af
 def make_orders(
     catalog:Catalog,
     rows,              # of products to choose from
@@ -148,6 +156,7 @@ def make_orders(
     on = lambda days: '' if days is None else (now - timedelta(days)).isoformat()
     return tuple([PastOrder(ids[i], on(placed), s, '' if eta is None else on(-eta), on(delivered), basket.lines(i)) for i, (s, placed, delivered, eta) in enumerate(table[:n])])
 
+# %% ../../nbs/envs/ecomrlve_orders.ipynb #ebfd8929
 def find_line(orders, product:str) -> tuple[PastOrder, OrderLine]: # `product`: an id
     "The order and line of a product; no product comes twice in orders that `make_orders` made."
     return next((o, x) for o in orders for x in o.lines if x.product == product)
@@ -161,6 +170,7 @@ class Eligible:
     window: int     # days
     why: str        # '' when it may
 
+# %% ../../nbs/envs/ecomrlve_orders.ipynb #8e582a1b
 def eligible(
     catalog:Catalog, order:PastOrder, line:OrderLine,
     terms:tuple[Term, ...],
@@ -173,11 +183,12 @@ def eligible(
     days = (date.fromisoformat(today) - date.fromisoformat(order.delivered)).days
     return Eligible(days <= most, days, most, '' if days <= most else f'order {order.id} was delivered {days} days ago, and this can be sent back within {most} days')
 
-# %% ../../nbs/envs/ecomrlve_orders.ipynb #dc419fd4
+# %% ../../nbs/envs/ecomrlve_orders.ipynb #dd6f21df
+_MONTHS = 'January February March April May June July August September October November December'.split()
 _NUMBERS = 'one two three four five six seven eight nine ten eleven twelve'.split()
 
 def _times(placed:date, today:date) -> list[tuple]: # (preposition, words, first and last day that could be meant, with a day to spare for weeks); the last one is the date itself
-    days, month, day = (today - placed).days, f'{placed:%B}', timedelta(1)
+    days, month, day = (today - placed).days, _MONTHS[placed.month - 1], timedelta(1)
     last = (placed.replace(day=28) + 4 * day).replace(day=1) - day # of the month
     out, weeks = [], (days + 3) // 7
     if 2 <= days <= 9: out.append(('', f'{_NUMBERS[days - 1]} days ago', placed, placed))
@@ -186,6 +197,7 @@ def _times(placed:date, today:date) -> list[tuple]: # (preposition, words, first
     if (last - placed).days < 7: out.append(('in ', f'the last week of {month}', last - 7 * day, last + day))
     return out + [('on ', f'{placed.day} {month}', placed, placed)]
 
+# %% ../../nbs/envs/ecomrlve_orders.ipynb #bc9e2689
 def _same(catalog, orders, order, line) -> list[date]: # when other orders with a thing like this were placed
     leaf = leaf_of(catalog, line.product)
     return [date.fromisoformat(o.placed) for o in orders for x in o.lines if (o.id, x.id) != (order.id, line.id) and alike(leaf_of(catalog, x.product), leaf)]
@@ -198,6 +210,7 @@ class Reference:
     facts: tuple[Fact, ...]  # what can be told besides
     direct: bool             # by the number
 
+# %% ../../nbs/envs/ecomrlve_orders.ipynb #1c4b4ccc
 def refer(
     catalog:Catalog, orders, order:PastOrder, line:OrderLine, # `orders`: all that the shopper has
     today:str,          # ISO date
