@@ -42,7 +42,7 @@ def test_ten_thousand_conversations_say_what_they_claim():
         assert all(x in heard for x in first.exact)
         hidden = [f for f in s.said if shopper.ledger[f.key] == 'withheld']
         for f in hidden:
-            for _ in hidden: # a name that several share has to be asked again
+            for _ in s.said: # a name that several share has to be asked again
                 if shopper.ledger[f.key] == 'asked': break
                 text = shopper.answer(f'What is the {f.names[0]}?')
                 heard += '\n' + text
@@ -52,7 +52,7 @@ def test_ten_thousand_conversations_say_what_they_claim():
         assert bool(words) == due
         heard += '\n' + words
         assert all(x in heard for f in s.said for x in f.exact) and s.about in heard and not shopper.due
-        assert not re.search(r'[{}]|None|\bnan\b', heard) and '  ' not in heard and heard.count('\n') <= 1 + len(hidden) ** 2
+        assert not re.search(r'[{}]|None|\bnan\b', heard) and '  ' not in heard and heard.count('\n') <= 1 + len(hidden) * len(s.said)
         assert blame(shopper.ledger, facts) == 'agent'
         withheld += len(hidden); asked += 'asked' in shopper.ledger.values(); corrected += bool(words)
     assert withheld > 10_000 and asked > 4_000 and corrected > 2_000
@@ -72,7 +72,7 @@ def test_without_slips_a_clause_stands_as_it_is_written():
 
 def test_the_easier_conversation_is_a_part_of_the_harder_one():
     "Withheld at a lower rate: withheld at a higher. Mistyped at a lower rate: mistyped the same way at a higher. Fewer facts: the same clauses in the same order."
-    for seed in range(300):
+    for seed in range(120):
         s = script(seed, 8)
         said = [{*open_script(s, omit, .06, seed).said} for omit in (0, .1, .4, .7, 1)]
         assert all(a >= b for a, b in zip(said, said[1:])) and len(said[0]) > len(said[-1])
@@ -127,7 +127,7 @@ def test_same_bytes_under_every_hash_seed():
 
 def transcript():
     out = []
-    for seed in range(150):
+    for seed in range(60):
         s = script(seed)
         shopper = Shopper(s, open_script(s, .5, .1, seed), .1, seed)
         out += [asdict(s), asdict(open_script(s, .5, .1, seed)), [shopper.answer(f'{f.names[-1]}?') for f in s.said], shopper.interject(), shopper.state]
