@@ -370,6 +370,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                         'shopping_grpo.endpoint._count': ('endpoint.html#_count', 'shopping_grpo/endpoint.py'),
                                         'shopping_grpo.endpoint._said': ('endpoint.html#_said', 'shopping_grpo/endpoint.py'),
                                         'shopping_grpo.endpoint._sum': ('endpoint.html#_sum', 'shopping_grpo/endpoint.py'),
+                                        'shopping_grpo.endpoint.asker': ('endpoint.html#asker', 'shopping_grpo/endpoint.py'),
                                         'shopping_grpo.endpoint.cost': ('endpoint.html#cost', 'shopping_grpo/endpoint.py'),
                                         'shopping_grpo.endpoint.judge': ('endpoint.html#judge', 'shopping_grpo/endpoint.py'),
                                         'shopping_grpo.endpoint.make_policy': ('endpoint.html#make_policy', 'shopping_grpo/endpoint.py'),

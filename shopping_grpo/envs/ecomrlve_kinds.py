@@ -172,7 +172,7 @@ class Served(Several):
 
     def _refer(self, w:Draft, kind:str, orders, order, line): # (about, facts): in words or by the number
         said = refer(self.catalog, orders, order, line, w.today, w.draws(kind, 'refer'), direct=not w.happens(p_refer(w.level), kind, 'refer'))
-        return said.about, tuple(Fact(*f) for f in said.facts)
+        return said.about, said.facts
 
     def _alike(self, w, t:Thing) -> int|None: # row of a product of the same sort
         rows = self.rows[w.split]
@@ -207,7 +207,7 @@ class Served(Several):
         d, terms = w.draws('POLICY', 'question'), make_terms(w.terms)
         term = d.pick(terms)
         asked = question(term, w.axes.clauses, d)
-        return Part('POLICY', Script('POLICY', term.asks, tuple(Fact(*f) for f in clause_facts(term, asked))), value=asked.answer, unit=asked.unit)
+        return Part('POLICY', Script('POLICY', term.asks, clause_facts(term, asked)), value=asked.answer, unit=asked.unit)
 
 # %% ../../nbs/envs/ecomrlve_kinds.ipynb #64e1eeee
 VERSION = 1 # raise it when the same seed gives other tasks
