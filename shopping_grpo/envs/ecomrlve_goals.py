@@ -152,7 +152,7 @@ class Drawing(Requests):
         super().__init__(catalog, seed, 'ecomrlve', near, dict(single=1), 1.0, lambda t, p: '')
         self._own = lru_cache(64)(lambda leaf, split: np.isin(self.shelf(leaf).groups, [g for g, x in self.split.items() if x == split]))
 
-    def _thing(self, split:str, d:Draws, drop=()) -> Thing|None: # `drop`: kinds of wishes that are not asked for
+    def _thing(self, split:str, d:Draws, drop=()) -> Thing|None: # `drop`: kinds of wishes that are not asked for; None: this draw makes no thing
         row = int(d.pick(self.rows[split]))
         p, shelf, own = self.catalog.at(row), self.shelf(int(self.leaves[row])), self._own(int(self.leaves[row]), split)
         if len(stocked := [v for v in p.variants if v.stock > 3]) < 2: return None
