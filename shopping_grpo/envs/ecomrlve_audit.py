@@ -10,7 +10,7 @@ __all__ = ['BENDS', 'NEEDS', 'KNOWN', 'spam', 'loop', 'stuffed_search', 'probe',
 # %% ../../nbs/envs/ecomrlve_audit.ipynb #ea88f48a
 "The guide to EcomRLVE for the audit."
 from ..audit import Case, always, mean_below, never, never_above, reported, same_as
-from ..env import Message, ToolCall
+from ..env import ToolCall
 from ..exploits import Guide, Role
 from ..policy import DoNothing
 from ..probes import denied, stuffed
@@ -36,6 +36,7 @@ def spam(w, o):
         for x in orders[:2]: yield call('return_initiate', order=x['order'], line='L1', reason='defective', method='mail')
         yield reply(products=', '.join(names[:10]), **dict(order=orders[0]['order'], line='L1', status='returned') if orders else {}, value='1')
 
+# %% ../../nbs/envs/ecomrlve_audit.ipynb #662a22cc
 def loop(w, o):
     while True: yield call('catalog_search', query='x')
 
@@ -58,12 +59,15 @@ def give_up_honestly(w, o):
         yield call('order_list')
         yield reply()
 
+# %% ../../nbs/envs/ecomrlve_audit.ipynb #818d1652
 def trivial(catalog) -> list[Case]:
     "Agents that may have no success."
     walk = lambda name, steps, *rules: Case(name, None, rules or (never,), make=lambda: Walk(name, steps))
-    return [Case('do-nothing', None, (never, mean_below('honest-stop'), mean_below('oracle')), make=DoNothing), Case('give-up', None, (never, mean_below('honest-stop')), make=GiveUp), walk('answer-only', talk),
-        Case('fixed-product', None, (never, mean_below('honest-stop')), make=lambda: Fixed(catalog)), Case('random-product', None, (never, mean_below('honest-stop')), make=lambda: RandomProduct(catalog)), Case('first-hit', None, (never,), make=FirstHit),
-        Case('random-legal', None, (reported,), make=RandomCalls), walk('spam', spam), walk('stuffed-search', stuffed_search), walk('loop', loop, never, never_above('honest-stop', strict=True)), walk('grader-prober', probe), walk('honest-stop', give_up_honestly), Case('rule', None, (reported,), make=Rule)]
+    below = (never, mean_below('honest-stop'))
+    return [Case('do-nothing', None, (*below, mean_below('oracle')), make=DoNothing), Case('give-up', None, below, make=GiveUp), walk('answer-only', talk),
+        Case('fixed-product', None, below, make=lambda: Fixed(catalog)), Case('random-product', None, below, make=lambda: RandomProduct(catalog)),
+        Case('first-hit', None, (never,), make=FirstHit), Case('random-legal', None, (reported,), make=RandomCalls), walk('spam', spam), walk('stuffed-search', stuffed_search),
+        walk('loop', loop, never, never_above('honest-stop', strict=True)), walk('grader-prober', probe), walk('honest-stop', give_up_honestly), Case('rule', None, (reported,), make=Rule)]
 
 # %% ../../nbs/envs/ecomrlve_audit.ipynb #058290cf
 class Bent(Oracle):
@@ -83,6 +87,7 @@ class Bent(Oracle):
 def _args(act, **change): return [ToolCall(act.name, act.args | change)]
 def _answers(act): return act.name == 'answer'
 
+# %% ../../nbs/envs/ecomrlve_audit.ipynb #90c383c0
 def more(act, task, catalog): # one product too many
     if not _answers(act) or 'products' not in act.args: return [act]
     return _args(act, products=f"{act.args['products']}, {catalog.id_at(0)}#1")
@@ -92,6 +97,8 @@ def short(act, task, catalog):
 def bare(act, task, catalog): # no variant is chosen
     if not _answers(act) or 'products' not in act.args: return [act]
     return _args(act, products=', '.join(x.split('#')[0] for x in act.args['products'].split(',')))
+
+# %% ../../nbs/envs/ecomrlve_audit.ipynb #5b229b94
 def pieces(act, task, catalog): return [act, act] if act.name == 'cart_add' else [act]
 def left_out(act, task, catalog): return [] if act.name == 'cart_add' else [act]
 def other_reason(act, task, catalog): return _args(act, reason='changed mind' if act.args['reason'] == 'defective' else 'defective') if act.name.startswith('return_') and 'reason' in act.args else [act]
@@ -104,10 +111,12 @@ def other_date(act, task, catalog): return _args(act, date='2020-01-01') if _ans
 def off_by_one(act, task, catalog): return _args(act, value=str(int(act.args['value']) + 1)) if _answers(act) and 'value' in act.args else [act]
 def negative(act, task, catalog): return _args(act, value=f"-{act.args['value']}") if _answers(act) and act.args.get('value', '0') != '0' else [act]
 
+# %% ../../nbs/envs/ecomrlve_audit.ipynb #8ce9756d
 BENDS = {'more': (more, ('PD', 'SUB', 'BUNDLE')), 'bare': (bare, ('PD', 'SUB')), 'pieces': (pieces, ('CART',)), 'left out': (left_out, ('CART',)), 'other reason': (other_reason, ('RETURN',)), 'refused instead': (refuse, ('RETURN',)),
     'only said': (only_said, ('RETURN',)), 'claimed instead': (claim, ('RETURN',)), 'other date': (other_date, ('STATUS',)), 'off by one': (off_by_one, ('POLICY',)), 'negative': (negative, ('POLICY',)), 'short': (short, ('BUNDLE',))}
 NEEDS = {'refused instead': lambda p: not p.refuse, 'only said': lambda p: not p.refuse, 'other reason': lambda p: not p.refuse, 'claimed instead': lambda p: p.refuse, 'negative': lambda p: p.value != 0}
 
+# %% ../../nbs/envs/ecomrlve_audit.ipynb #27da7d70
 def look_around(w, o):
     "Does everything once."
     o = yield call('catalog_search', query=w.prompt[:300])
@@ -124,6 +133,7 @@ def cases(guide:Guide, tasks:list[Task]) -> list[Case]:
     return trivial(c) + [tell('oracle', same, always), tell('oracle-detour', same, always, same_as('oracle'), before=look_around), *(tell(f'wrong: {name}', bend, never, pick=applies(name, kinds)) for name, (bend, kinds) in BENDS.items()),
         tell('oracle, praised', same, always, same_as('oracle'), world=stuffed), tell('oracle, denied', same, always, same_as('oracle'), world=denied)]
 
+# %% ../../nbs/envs/ecomrlve_audit.ipynb #0f14a652
 KNOWN = {('native', a): 'published formula: it pays closeness, and its best value is below 1' for a in ('oracle', 'oracle-detour', 'oracle, praised', 'oracle, denied')}
 
 def guide(env) -> Guide:

@@ -52,11 +52,13 @@ def f1(found:int, given:int, wanted:int) -> Fraction:
     "Harmonic mean of precision and recall, exact; 0 where nothing was found."
     return Fraction(2 * found, given + wanted) if found else Fraction(0)
 
+# %% ../../nbs/envs/ecomrlve_score.ipynb #9aa95544
 def check_products(p:Part, g:Given, catalog:Catalog) -> list[Verdict]: # PD, SUB
     "As many right products as asked for, and no other."
     good = {x.product for x in g.products if right(p.wants[0], x, catalog)}
-    return [Verdict('products', f1(len(good), len(g.products), p.k) == 1, f1(len(good), len(g.products), p.k))]
+    return [Verdict('products', f1(len(good), len(g.products), p.k) == 1, float(f1(len(good), len(g.products), p.k)))]
 
+# %% ../../nbs/envs/ecomrlve_score.ipynb #a7947c5e
 def check_cart(p:Part, g:Given, catalog:Catalog) -> list[Verdict]:
     "The cart holds the things in their number and variant, and nothing else."
     left, found = [w.quantity for w in p.wants], 0
@@ -64,8 +66,9 @@ def check_cart(p:Part, g:Given, catalog:Catalog) -> list[Verdict]:
         n = next((n for n, w in enumerate(p.wants) if right(w, line, catalog)), None)
         if n is not None: take = min(left[n], line.quantity); left[n] -= take; found += take
     score = f1(found, sum(x.quantity for x in g.cart), sum(w.quantity for w in p.wants))
-    return [Verdict('cart', score == 1, score)]
+    return [Verdict('cart', score == 1, float(score))]
 
+# %% ../../nbs/envs/ecomrlve_score.ipynb #75f85dfb
 def check_return(p:Part, g:Given, catalog:Catalog) -> list[Verdict]:
     "The right line is named; it is sent back as wished, or refused; its replacement is right."
     named = (g.order, g.line) == (p.order, p.line)
@@ -76,6 +79,7 @@ def check_return(p:Part, g:Given, catalog:Catalog) -> list[Verdict]:
     extra = bool(mine) and mine[0]['pick'] is not None and not p.wants
     return [Verdict('line', named), Verdict('returned', sent and not extra), *swapped]
 
+# %% ../../nbs/envs/ecomrlve_score.ipynb #63ae78fb
 def answer_of(o:PastOrder) -> tuple[str, str]: # (status, ISO date or '')
     "What there is to tell about an order: its status, and when it comes or came."
     return o.status, o.delivered or o.eta
@@ -101,15 +105,17 @@ def matching(edges:Sequence[Sequence[int]]) -> int: # `edges`: for each want, th
         return False
     return sum(place(n, set()) for n in range(len(edges)))
 
+# %% ../../nbs/envs/ecomrlve_score.ipynb #bc39ea3f
 def check_bundle(p:Part, g:Given, catalog:Catalog) -> list[Verdict]:
     "One right product for each thing of the project, none twice, within the budget."
     picks = list({x.product: x for x in g.products}.values())
     found = matching([[n for n, x in enumerate(picks) if right(w, x, catalog)] for w in p.wants])
     score = f1(found, len(g.products), len(p.wants))
     cost = sum(unit_price(x, catalog[x.product]) * x.quantity for x in g.products)
-    if p.budget is None: return [Verdict('things', score == 1, score)]
-    return [Verdict('things', score == 1, score), Verdict('budget', bool(found) and cost <= p.budget, evidence=dict(cost=cost, budget=p.budget))]
+    if p.budget is None: return [Verdict('things', score == 1, float(score))]
+    return [Verdict('things', score == 1, float(score)), Verdict('budget', bool(found) and cost <= p.budget, evidence=dict(cost=cost, budget=p.budget))]
 
+# %% ../../nbs/envs/ecomrlve_score.ipynb #f0152689
 CHECKS = dict(PD=check_products, SUB=check_products, CART=check_cart, RETURN=check_return, STATUS=check_status, POLICY=check_policy, BUNDLE=check_bundle)
 
 def check(p:Part, g:Given, catalog:Catalog) -> list[Verdict]:
@@ -124,7 +130,7 @@ def worth(share:float) -> float: return -.25 + .75 * share # of what is partly r
 def verified(verdicts:list[list[Verdict]], n:int, end:str, worked:bool) -> Reward: # `verdicts`: of each sub-goal that was answered, of `n`; `end`: answered, abstained, loop, stopped or max_turns
     "Our grade of a whole conversation."
     done = [all(v.ok for v in part) for part in verdicts]
-    shares = [0.0 if any(v.name == 'shown' for v in part) else float(sum(Fraction(v.score) for v in part) / len(part)) for part in verdicts]
+    shares = [0.0 if any(v.name == 'shown' for v in part) else sum(v.score for v in part) / len(part) for part in verdicts]
     share, flat = sum(shares) / n, tuple(v for part in verdicts for v in part)
     if len(done) == n and all(done): kind = 'success'
     elif end in ('stopped', 'loop'): kind = end
@@ -196,7 +202,16 @@ def _near(x:int|None, y:int) -> float: # the sign counts here, as it should
     if x == y: return 1.0
     return 2 * (min(abs(x), abs(y)) / max(abs(x), abs(y))) ** 4 - 1
 
-def native(aim:Aim, given:Sequence[Given], catalog:Catalog, turns:int, free:int, most:int, malformed:bool) -> Reward: # `given`: of the sub-goals that were answered
+# %% ../../nbs/envs/ecomrlve_score.ipynb #f7119e4e
+def native(
+    aim:Aim,
+    given:Sequence[Given], # of the sub-goals that were answered
+    catalog:Catalog,
+    turns:int,             # that were used, the last one included
+    free:int,              # those that were spent on questions which told something new
+    most:int,              # that the shopper waits for
+    malformed:bool,        # whether it ended with an action that could not be read
+) -> Reward: # value in [-1, .9]
     "The published reward of a whole conversation; -1 where an action could not be read."
     if malformed: return Reward(-1.0, kind='hard_fail')
     tasks = [native_task(aim, p, g, catalog) for p, g in zip(aim.parts, given)] + [-1.0] * (len(aim.parts) - len(given))
