@@ -12,7 +12,7 @@ from ..core import PolicyError
 from ..task import satisfied
 from ..teacher import QUIET, Noise, query_words, speaks
 from .ecomrlve_goals import aim_of
-from .ecomrlve_policy import Fixed, FirstHit, GiveUp, Oracle, RandomCalls, RandomProduct, Rule, ask, call, reply
+from .ecomrlve_policy import FirstHit, GiveUp, Oracle, RandomCalls, Rule, ask, call, reply
 from .ecomrlve_shopper import open_script
 from .shoppingbench_goals import Want
 from .shoppingbench_policy import Walker, shown
