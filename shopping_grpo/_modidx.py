@@ -1005,6 +1005,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                              'shopping_grpo/envs/ecomrlve_teacher.py'),
                                                      'shopping_grpo.envs.ecomrlve_teacher.Guided._suits': ( 'envs/ecomrlve_teacher.html#guided._suits',
                                                                                                             'shopping_grpo/envs/ecomrlve_teacher.py'),
+                                                     'shopping_grpo.envs.ecomrlve_teacher.Guided._verdict': ( 'envs/ecomrlve_teacher.html#guided._verdict',
+                                                                                                              'shopping_grpo/envs/ecomrlve_teacher.py'),
                                                      'shopping_grpo.envs.ecomrlve_teacher.Guided.walk': ( 'envs/ecomrlve_teacher.html#guided.walk',
                                                                                                           'shopping_grpo/envs/ecomrlve_teacher.py'),
                                                      'shopping_grpo.envs.ecomrlve_teacher.Teacher': ( 'envs/ecomrlve_teacher.html#teacher',

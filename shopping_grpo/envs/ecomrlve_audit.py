@@ -9,7 +9,7 @@ __all__ = ['BENDS', 'NEEDS', 'KNOWN', 'spam', 'loop', 'stuffed_search', 'probe',
 
 # %% ../../nbs/envs/ecomrlve_audit.ipynb #ea88f48a
 "The guide to EcomRLVE for the audit."
-from ..audit import Case, always, mean_below, never, never_above, reported, same_as
+from ..audit import Case, always, at_most, mean_below, never, never_above, reported, same_as
 from ..env import ToolCall
 from ..exploits import Guide, Role
 from ..policy import DoNothing
@@ -66,7 +66,7 @@ def trivial(catalog) -> list[Case]:
     below = (never, mean_below('honest-stop'))
     return [Case('do-nothing', None, (*below, mean_below('oracle')), make=DoNothing), Case('give-up', None, below, make=GiveUp), walk('answer-only', talk),
         Case('fixed-product', None, below, make=lambda: Fixed(catalog)), Case('random-product', None, below, make=lambda: RandomProduct(catalog)),
-        Case('first-hit', None, (never,), make=FirstHit), Case('random-legal', None, (reported,), make=RandomCalls), walk('spam', spam), walk('stuffed-search', stuffed_search),
+        Case('first-hit', None, (at_most(.2),), make=FirstHit), Case('random-legal', None, (reported,), make=RandomCalls), walk('spam', spam), walk('stuffed-search', stuffed_search),
         walk('loop', loop, never, never_above('honest-stop', strict=True)), walk('grader-prober', probe), walk('honest-stop', give_up_honestly), Case('rule', None, (reported,), make=Rule)]
 
 # %% ../../nbs/envs/ecomrlve_audit.ipynb #058290cf
@@ -134,9 +134,10 @@ def cases(guide:Guide, tasks:list[Task]) -> list[Case]:
         tell('oracle, praised', same, always, same_as('oracle'), world=stuffed), tell('oracle, denied', same, always, same_as('oracle'), world=denied)]
 
 # %% ../../nbs/envs/ecomrlve_audit.ipynb #0f14a652
-KNOWN = {('native', a): 'published formula: it pays closeness, and its best value is below 1' for a in ('oracle', 'oracle-detour', 'oracle, praised', 'oracle, denied')}
+KNOWN = {('native', a): 'published formula: it pays closeness, and its best value is below 1' for a in ('oracle', 'oracle-detour', 'oracle, praised', 'oracle, denied')} | {
+    ('native', 'loop'): 'published formula: who ends early is efficient, so that going in circles costs less than a long honest look'}
 
 def guide(env) -> Guide:
     "How the audit shops here."
     roles = dict(search=Role('catalog_search', 'query'), open=Role('catalog_get', 'products'), buy=Role('cart_add', 'product'), stop=Role('answer'))
-    return Guide(env.catalog, roles, (), dict(verified=('success',)), dict(verified=(WORTH['stopped'], 1.0), native=(-1.0, 0.9)), None, (), KNOWN, cases, lambda: Oracle(env.catalog))
+    return Guide(env.catalog, roles, (), dict(verified=('success',), native=()), dict(verified=(WORTH['stopped'], 1.0), native=(-1.0, 0.9)), None, (), KNOWN, cases, lambda: Oracle(env.catalog))

@@ -17,7 +17,7 @@ from .ecomrlve_goals import aim_of
 from .ecomrlve_score import answer_of
 from .shoppingbench_goals import Want
 from .shoppingbench_policy import Walker, points, shown
-from .shoppingbench_shop import Pick, pick_of, write_pick
+from .shoppingbench_shop import pick_of, write_pick
 
 # %% ../../nbs/envs/ecomrlve_policy.ipynb #fd72d638
 def call(name:str, **args) -> ToolCall: return ToolCall(name, args)
