@@ -118,7 +118,7 @@ class Knobs:
         "The same knobs turned down."
         most = lambda ends, low=1: (upto(ends[1], share, low),) * 2
         return replace(self, wishes=most(self.wishes), items=most(self.items, self.items[0]), basket=most(self.basket), coupons=most(self.coupons), hops=most(self.hops), pieces=upto(self.pieces, share),
-            stacking=share * self.stacking, slack=1 - share * (1 - self.slack), blind=1 - share * (1 - self.blind))
+            stacking=share * self.stacking, slack=1 - share * (1 - self.slack), blind=max(self.blind, 1 - share * (1 - self.blind)))
 
 def between(ends:tuple, n:int) -> int: # the n-th number of a range, round and round
     return ends[0] + n % (ends[1] - ends[0] + 1)
@@ -154,11 +154,7 @@ class Asking(Requests):
         if intent and intent not in INTENTS: raise DataError(f"intent {intent!r} is unknown; choose one of {', '.join(INTENTS)}")
         super().__init__(catalog, seed, 'shoppingbench', knobs.near, dict(single=1), knobs.blind, lambda t, p: '', knobs.wishes)
         self.intents, self.knobs = (intent,) if intent else INTENTS, knobs
-        self._shops = {}
-
-    @property
-    def kinds(self) -> tuple: # of `at`
-        return self.intents
+        self.kinds, self.top, self._shops = self.intents, 6, {} # see `Requests.at`
 
     def ease(self, share:float, kind:str): # see `Requests`
         "Turn all knobs down."

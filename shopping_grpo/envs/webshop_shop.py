@@ -65,9 +65,7 @@ class WebRequests(Requests):
     "Tasks in WebShop's shape over an English catalogue with families, by split and number."
     def __init__(self, catalog:Catalog, seed:int, near:float=0.8, wishes:tuple=(3, 6), blind:float=BLIND): # see `Requests`
         super().__init__(catalog, seed, 'webshop', near, dict(single=1), blind, unpaid_web, wishes)
-        self.kind, self.facts = '', None # human and synthetic in turn, with one to three facts
-
-    kinds = ('human', 'synthetic') # of `at`
+        self.kinds, self.kind, self.facts = ('human', 'synthetic'), '', None # both in turn, with one to three facts
 
     def ease(self, share:float, kind:str): # see `Requests`
         "Fewer wishes, fewer facts."
