@@ -1,10 +1,15 @@
 """The scheduler: what agents reach, what never moves it, windows, states, and tasks on demand for every family."""
 import json, math
 from types import SimpleNamespace
-import pytest
+import numpy as np, pytest
 from shopping_grpo.core import DataError, Draws
+from shopping_grpo.generate import generate
+from shopping_grpo.policy import scripted
+from shopping_grpo.request import Requests
+from shopping_grpo.rollout import rollout
 from shopping_grpo.scheduler import SCHEDULES, Curriculum, Even, Pool, Scheduler, Source, make_schedule, plan
-from shopping_grpo.task import Goal, Task
+from shopping_grpo.search import build_index
+from shopping_grpo.task import Goal, Task, check_splits
 
 KINDS = ('PD', 'CART', 'RETURN')
 
@@ -252,3 +257,75 @@ def test_drawing_evenly_depends_on_the_number_of_draws_only():
 def test_wrong_parameters_are_named(wrong, message):
     with pytest.raises(DataError, match=message) as e: Scheduler(**dict(kinds=['a']) | wrong)
     assert '\n' not in str(e.value)
+
+
+# every family --------------------------------------------------------------------------------------------------------------
+@pytest.fixture(scope='module')
+def english(tmp_path_factory):
+    where = tmp_path_factory.mktemp('english')
+    catalog = generate(where/'catalog', 'tiny', languages=('en',), workers=1)[0]
+    build_index(where/'index', catalog, workers=1)
+    return where, catalog
+
+
+@pytest.fixture(scope='module', params=['shopsim', 'webshop', 'shoppingbench'])
+def family(request, english):
+    "An environment and its task generator."
+    where, catalog = english
+    if request.param == 'shopsim':
+        from shopping_grpo.envs.shopsim import ShopSim
+        from shopping_grpo.search import Tantivy
+        return ShopSim(catalog, Tantivy(where/'index', catalog)), Requests(catalog, seed=5)
+    if request.param == 'webshop':
+        from shopping_grpo.envs.webshop import WebShop
+        from shopping_grpo.search import Tantivy
+        env = WebShop(catalog, Tantivy(where/'index', catalog))
+    else:
+        from shopping_grpo.envs.shoppingbench import Market, ShoppingBench
+        env = ShoppingBench(catalog, Market(where/'index', catalog))
+    return env, env.requests(5)
+
+
+def test_tasks_of_every_difficulty_are_good_tasks(family):
+    "Of every kind: of the split that was asked for, solvable by the oracle, never two alike, none for nothing, more wishes at the top."
+    env, requests = family
+    for kind in requests.kinds:
+        made = {d: [requests.at('train', n, d, kind) for n in range(6)] for d in range(requests.top + 1)}
+        tasks = sum(made.values(), [])
+        assert {t.split for t in tasks} == {'train'} and all(requests.split[requests.catalog[a.rsplit('-', 1)[0]].group] == 'train' for t in tasks for a in t.goal.accepted)
+        assert all(len({t.key for t in ts}) == len(ts) for ts in made.values())
+        assert all(rollout(scripted('oracle', env.catalog), env, t)['success'] for t in tasks[::2]) and not any(rollout(scripted('do-nothing', env.catalog), env, t)['success'] for t in tasks[::5])
+        assert np.mean([t.difficulty for t in made[requests.top]]) > np.mean([t.difficulty for t in made[0]]) + .9
+
+
+def test_tasks_by_difficulty_share_nothing_with_other_splits(family):
+    "Products are disjoint by construction, and nothing depends on what was made before."
+    env, requests = family
+    again = Requests(requests.catalog, seed=5) if requests.env == 'shopsim' else env.requests(5)
+    kind = requests.kinds[-1]
+    at = lambda r, s, n: r.at(s, n, r.top, kind)
+    tasks = [at(requests, s, n) for s in ('train', 'val', 'test') for n in range(6)]
+    check_splits(t for t in tasks if len(t.prompt) > 60) # what is short may be alike
+    assert [at(again, s, n).key for s in ('test', 'train') for n in (4, 1)] == [t.key for s in ('test', 'train') for n in (4, 1) for t in [tasks[('train', 'val', 'test').index(s) * 6 + n]]]
+
+
+def test_generating_as_before_is_not_touched(family):
+    "A generator that has made tasks by difficulty makes its published ones as if it had not."
+    env, requests = family
+    fresh = Requests(requests.catalog, seed=5) if requests.env == 'shopsim' else env.requests(5)
+    requests.at('train', 0, 0), requests.at('train', 0, requests.top)
+    assert [requests.task('train', n).key for n in range(8)] == [fresh.task('train', n).key for n in range(8)]
+
+
+def test_an_oracle_climbs_to_the_top_of_every_kind_and_a_random_agent_nowhere(family):
+    env, requests = family
+    for name, reached in (('oracle', requests.top), ('random', 0)):
+        c = plan(Source(requests, env.plays), 'adaptive', dict(trials=3, window=1), seed=2)
+        for step in range(3 * requests.top):
+            for lesson in c.draw(len(requests.kinds)): c.note(lesson, [rollout(scripted(name, env.catalog), env, lesson.task, seed=step)['success']])
+        assert {c.scheduler.frontier(k) for k in requests.kinds} == {reached}, name
+
+
+@pytest.mark.parametrize('kind,d', [('', 99), ('', -1), ('soup', 0)])
+def test_what_a_generator_cannot_make_is_named(family, kind, d):
+    with pytest.raises(DataError, match='makes no task of kind'): family[1].at('train', 0, d, kind)
