@@ -112,7 +112,8 @@ class Source:
 
     def at(self, number:int, d:int, kind:str) -> Task|None: # None: not to be trained on
         "A task by number."
-        t = self.requests.at(self.split, number, d, kind)
+        try: t = self.requests.at(self.split, number, d, kind)
+        except DataError: return None # no good task under this number; where that is so for all of them, `Curriculum` says it
         if t.split != self.split: raise DataError(f"task {t.key} was asked for from {self.split} and belongs to {t.split!r}; mend `at` of {type(self.requests).__name__}")
         if t.key in self._final or digest(t.goal) in self._final or not self.keep(t): return None
         return None if near_duplicates([t.prompt, *self.aside], [0] + [1] * len(self.aside)) else t
@@ -131,8 +132,8 @@ class Pool:
         "The tasks of a level, round and round."
         return self.parts[d][number % len(self.parts[d])]
 
-# %% ../nbs/40d_scheduler.ipynb #1dc1684e
-TRIES = 60    # numbers in a row
+# %% ../nbs/40d_scheduler.ipynb #94609851
+TRIES = 200   # numbers in a row
 KEPT = 10_000 # tasks in memory
 
 class Lesson(NamedTuple):
@@ -154,7 +155,7 @@ class Curriculum:
                 if (t := self._at(n, d, kind)) and t.key not in known:
                     self.rounds[kind, d] = n + 1, (*known, t.key)
                     return t
-        raise DataError(f"no task of kind {kind!r} at difficulty {d} may be trained on among {TRIES} numbers; choose more families, or another shop")
+        raise DataError(f"no task of kind {kind!r} at difficulty {d} can be made and trained on among {TRIES} numbers; choose more families, or another shop")
 
     def draw(self, n:int) -> list[Lesson]:
         "The next lessons."
