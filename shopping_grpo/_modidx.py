@@ -3276,6 +3276,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'shopping_grpo.scheduler': { 'shopping_grpo.scheduler.Curriculum': ('scheduler.html#curriculum', 'shopping_grpo/scheduler.py'),
                                          'shopping_grpo.scheduler.Curriculum.__init__': ( 'scheduler.html#curriculum.__init__',
                                                                                           'shopping_grpo/scheduler.py'),
+                                         'shopping_grpo.scheduler.Curriculum._new': ( 'scheduler.html#curriculum._new',
+                                                                                      'shopping_grpo/scheduler.py'),
                                          'shopping_grpo.scheduler.Curriculum._next': ( 'scheduler.html#curriculum._next',
                                                                                        'shopping_grpo/scheduler.py'),
                                          'shopping_grpo.scheduler.Curriculum.draw': ( 'scheduler.html#curriculum.draw',

@@ -112,7 +112,8 @@ class Source:
 
     def at(self, number:int, d:int, kind:str) -> Task|None: # None: not to be trained on
         "A task by number."
-        t = self.requests.at(self.split, number, d, kind)
+        try: t = self.requests.at(self.split, number, d, kind)
+        except DataError: return None # no good task under this number; where that is so for all of them, `Curriculum` says it
         if t.split != self.split: raise DataError(f"task {t.key} was asked for from {self.split} and belongs to {t.split!r}; mend `at` of {type(self.requests).__name__}")
         if t.key in self._final or digest(t.goal) in self._final or not self.keep(t): return None
         return None if near_duplicates([t.prompt, *self.aside], [0] + [1] * len(self.aside)) else t
@@ -131,8 +132,8 @@ class Pool:
         "The tasks of a level, round and round."
         return self.parts[d][number % len(self.parts[d])]
 
-# %% ../nbs/40d_scheduler.ipynb #1dc1684e
-TRIES = 60    # numbers in a row
+# %% ../nbs/40d_scheduler.ipynb #94609851
+TRIES = 200   # numbers in a row
 KEPT = 10_000 # tasks in memory
 
 class Lesson(NamedTuple):
@@ -145,16 +146,23 @@ class Curriculum:
     "Lessons of a source as a scheduler wants them."
     def __init__(self, source, scheduler:Scheduler):
         self.scheduler, self._at = scheduler, lru_cache(KEPT)(source.at)
-        self.rounds = {} # (kind, d) -> next number, keys of this round
+        self.next, self.made, self.again = {}, {}, {} # kind -> next number; (kind, d) -> {key: number}, in order; (kind, d) -> how many came again
+
+    def _new(self, kind:str, d:int) -> Task|None: # None: the level is used up
+        made, first = self.made.setdefault((kind, d), {}), self.next.get(kind, 0)
+        for n in range(first, first + TRIES):
+            if (t := self._at(n, d, kind)) and t.key not in made:
+                made[t.key], self.next[kind] = n, n + 1
+                return t
 
     def _next(self, kind:str, d:int) -> Task:
-        number, seen = self.rounds.get((kind, d), (0, ()))
-        for first, known in ((number, seen), (0, ())):
-            for n in range(first, first + TRIES):
-                if (t := self._at(n, d, kind)) and t.key not in known:
-                    self.rounds[kind, d] = n + 1, (*known, t.key)
-                    return t
-        raise DataError(f"no task of kind {kind!r} at difficulty {d} may be trained on among {TRIES} numbers; choose more families, or another shop")
+        if (kind, d) not in self.again:
+            if t := self._new(kind, d): return t
+            self.again[kind, d] = 0
+        if numbers := [*self.made[kind, d].values()]:
+            self.again[kind, d] += 1
+            return self._at(numbers[(self.again[kind, d] - 1) % len(numbers)], d, kind)
+        raise DataError(f"no task of kind {kind!r} at difficulty {d} can be made and trained on among {TRIES} numbers; choose more families, or another shop")
 
     def draw(self, n:int) -> list[Lesson]:
         "The next lessons."
@@ -172,9 +180,11 @@ class Curriculum:
 
     @property
     def state(self) -> dict: # plain JSON
-        return dict(schedule=self.scheduler.state, rounds=[[kind, d, n, list(seen)] for (kind, d), (n, seen) in self.rounds.items()])
+        return dict(schedule=self.scheduler.state, next=dict(self.next), levels=[[kind, d, list(made.items()), self.again.get((kind, d))] for (kind, d), made in self.made.items()])
     @state.setter
-    def state(self, s:dict): self.scheduler.state, self.rounds = s['schedule'], {(kind, d): (n, tuple(seen)) for kind, d, n, seen in s['rounds']}
+    def state(self, s:dict):
+        self.scheduler.state, self.next = s['schedule'], dict(s['next'])
+        self.made, self.again = {(kind, d): dict(made) for kind, d, made, _ in s['levels']}, {(kind, d): n for kind, d, _, n in s['levels'] if n is not None}
 
 # %% ../nbs/40d_scheduler.ipynb #75c98b21
 class Even:
