@@ -1105,6 +1105,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                              'shopping_grpo/envs/ecomrlve_teacher.py'),
                                                      'shopping_grpo.envs.ecomrlve_teacher.Teacher._take': ( 'envs/ecomrlve_teacher.html#teacher._take',
                                                                                                             'shopping_grpo/envs/ecomrlve_teacher.py'),
+                                                     'shopping_grpo.envs.ecomrlve_teacher.Teacher._verdict': ( 'envs/ecomrlve_teacher.html#teacher._verdict',
+                                                                                                               'shopping_grpo/envs/ecomrlve_teacher.py'),
                                                      'shopping_grpo.envs.ecomrlve_teacher.Teacher.walk': ( 'envs/ecomrlve_teacher.html#teacher.walk',
                                                                                                            'shopping_grpo/envs/ecomrlve_teacher.py'),
                                                      'shopping_grpo.envs.ecomrlve_teacher.counterpart': ( 'envs/ecomrlve_teacher.html#counterpart',

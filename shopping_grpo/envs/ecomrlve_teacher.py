@@ -17,7 +17,7 @@ from .ecomrlve_policy import Fixed, FirstHit, GiveUp, Oracle, RandomCalls, Rando
 from .ecomrlve_shopper import open_script
 from .shoppingbench_goals import Want
 from .shoppingbench_policy import Walker, shown
-from .shoppingbench_shop import write_pick, Pick
+from .shoppingbench_shop import price_text
 
 # %% ../../nbs/envs/ecomrlve_teacher.ipynb #ea23acd9
 class Teacher(Oracle):
@@ -47,6 +47,13 @@ class Teacher(Oracle):
         return said
 
     # one thing
+    def _verdict(self, w:Want, page:dict) -> str: # what a page shows of a wish that no variant in stock meets, or that all are met
+        p = self.catalog[page['asin']]
+        left = [v for v, x in zip(p.variants, page['variants']) if x['available']]
+        for c in w.constraints:
+            if c.hard and not any(satisfied(c, p, v) for v in left): return f"its {c.field or c.kind} {'is' if c.op == 'ne' else 'is not'} {price_text(c.value) if c.kind == 'price' else c.value}"
+        return 'all of it fits' if left else 'it is sold out'
+
     def _suits(self, w:Want, page:dict) -> int: # number of the first variant that the page shows to be right, 0: none
         p = self.catalog[page['asin']]
         for n, (v, x) in enumerate(zip(p.variants, page['variants']), 1):
@@ -54,7 +61,7 @@ class Teacher(Oracle):
         return 0
 
     def _find(self, w:Want, said:str, k:int=1, avoid=()): # k picks as a call writes them
-        goal, out, seen = self.catalog[w.target], [], set(avoid)
+        goal, out, seen, why = self.catalog[w.target], [], set(avoid), ''
         query = ' '.join(dict.fromkeys(query_words([c for c in w.constraints if c.kind != 'price'], said, goal)))
         top = min((c.value for c in w.constraints if c.kind == 'price' and c.op == 'le'), default=0) // 100
         for words in dict.fromkeys([query, goal.title, f'{goal.title} {goal.brand} {goal.model}']):
@@ -63,7 +70,8 @@ class Teacher(Oracle):
                 for h in shown(o):
                     if h['asin'] in seen or any(speaks(h['title'], c, w.category, 'en') is False for c in w.constraints if c.hard): continue
                     seen.add(h['asin'])
-                    o2 = yield from self._do(call('catalog_get', products=h['name']), 'its title fits')
+                    o2 = yield from self._do(call('catalog_get', products=h['name']), f'{why}, the next one' if why else 'its title fits')
+                    why = self._verdict(w, shown(o2)[0])
                     if number := self._suits(w, shown(o2)[0]): out.append(f"{h['name']}#{number}")
                     if len(out) == k: return out
                     if len(seen) > self.look + len(avoid): break
@@ -87,14 +95,16 @@ class Teacher(Oracle):
     def _cart(self, part, said):
         o = yield from self._do(call('visit_history'), 'what was looked at')
         cards = shown(o)
-        for w in part.wants:
+        for k, w in enumerate(part.wants, 1):
+            why = ''
             for h in cards:
                 if any(speaks(h['title'], c, w.category, 'en') is False for c in w.constraints): continue
-                o = yield from self._do(call('catalog_get', products=h['name']), 'its title fits')
+                o = yield from self._do(call('catalog_get', products=h['name']), f'{why}, the next one' if why else f'item {k}: its title fits')
                 page = shown(o)[0]
+                why = self._verdict(w, page)
                 number = next((n for n, (v, x) in enumerate(zip(self.catalog[page['asin']].variants, page['variants']), 1) if x['available'] and v.id in w.accepted), 0)
                 if not number: continue
-                yield from self._do(call('cart_add', product=f"{h['name']}#{number}" + f'*{w.quantity}' * (w.quantity > 1)), 'this is it')
+                yield from self._do(call('cart_add', product=f"{h['name']}#{number}" + f'*{w.quantity}' * (w.quantity > 1)), why)
                 break
         return reply()
 
