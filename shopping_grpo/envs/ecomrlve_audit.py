@@ -129,4 +129,4 @@ KNOWN = {('native', a): 'published formula: it pays closeness, and its best valu
 def guide(env) -> Guide:
     "How the audit shops here."
     roles = dict(search=Role('catalog_search', 'query'), open=Role('catalog_get', 'products'), buy=Role('cart_add', 'product'), stop=Role('answer'))
-    return Guide(env.catalog, roles, (), dict(verified=('success',)), dict(verified=(WORTH['stopped'], 1.0), native=(-1.0, 0.9)), None, (), KNOWN, cases, lambda: Oracle(env.catalog))
+    return Guide(env.catalog, roles, (), dict(verified=('success',), native=()), dict(verified=(WORTH['stopped'], 1.0), native=(-1.0, 0.9)), None, (), KNOWN, cases, lambda: Oracle(env.catalog))
