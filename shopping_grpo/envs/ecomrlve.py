@@ -78,7 +78,7 @@ class Rules(Environment):
 
     def _limits(self, text, error=False):
         s, a = self._state, self.aim.axes
-        s['calls'] += not s['spoke']
+        s['calls'] += not s['spoke'] and not error
         if s['spoke'] == 'turn' or s['calls'] >= a.calls: s['turns'], s['calls'] = s['turns'] + 1, 0
         self._heard += not s['spoke'] and not error
         s['spoke'] = False

@@ -125,6 +125,7 @@ def cases(guide:Guide, tasks:list[Task]) -> list[Case]:
         tell('oracle, praised', same, always, same_as('oracle'), world=stuffed), tell('oracle, denied', same, always, same_as('oracle'), world=denied)]
 
 KNOWN = {('native', a): 'published formula: it pays closeness, and its best value is below 1' for a in ('oracle', 'oracle-detour', 'oracle, praised', 'oracle, denied')}
+KNOWN |= {('native', a): 'published formula: turns cost, so that who stops at once loses less than who looks around' for a in ('give-up', 'fixed-product', 'random-product', 'loop')}
 
 def guide(env) -> Guide:
     "How the audit shops here."
