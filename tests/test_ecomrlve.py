@@ -83,7 +83,7 @@ def test_reading_gets_harder(shop, n):
 @pytest.mark.parametrize('n', [pytest.param(80, id='small'), pytest.param(10_000, id='full', marks=pytest.mark.slow)])
 def test_everything_is_said_or_can_be_asked_for(shop, n):
     "No placeholder, no fact out of reach, no target that is sold out or another's original, a rule that its question finds."
-    talks = Talks(shop.catalog, 11)
+    talks, lost = Talks(shop.catalog, 11), {} # whether a fact can be had follows from names, not from words: looked at once for scripts of one shape
     for i in range(n):
         kind, d = KINDS[i % 8], i // 8 % 21
         t = talks.at('train', i // 8, d, kind)
@@ -91,7 +91,9 @@ def test_everything_is_said_or_can_be_asked_for(shop, n):
         texts = [t.prompt, *(x for p in a.parts for x in (p.script.about, p.script.switch, *(w for f in p.script.facts for w in (*f.ways, f.was))))]
         assert not any(re.search(r'[{}]|\bNone\b|\bnan\b', x) for x in texts), t.prompt
         for p in a.parts:
-            assert not unreachable(p.script), (kind, d, p.script)
+            shape = tuple((f.key, f.names, f.must, bool(f.was)) for f in p.script.said)
+            if shape not in lost: lost[shape] = unreachable(p.script)
+            assert not lost[shape], (kind, d, p.script)
             assert all(w.accepted and not a.sold_out(w.target) and w.target_variant in w.accepted for w in p.wants), (kind, d, i)
             assert not any(a.sold_out(v.rsplit('-', 1)[0]) for w in p.wants for v in w.accepted)
             assert p.original not in [w.target for q in a.parts for w in q.wants] and (not p.original or a.sold_out(p.original))
