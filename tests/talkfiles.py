@@ -3,9 +3,8 @@ from types import SimpleNamespace
 import pytest
 from shopping_grpo.env import ToolCall
 from shopping_grpo.envs.ecomrlve import EcomRLVE
-from shopping_grpo.envs.ecomrlve_goals import KINDS, aim_of
 from shopping_grpo.envs.ecomrlve_kinds import Talks
-from shopping_grpo.envs.ecomrlve_policy import FirstHit, Fixed, GiveUp, Oracle, RandomCalls, RandomProduct, Rule, call, reply
+from shopping_grpo.envs.ecomrlve_policy import call, reply
 from shopping_grpo.envs.shoppingbench_policy import Walker, shown
 from shopping_grpo.envs.shoppingbench_shop import Market
 from shopping_grpo.generate import generate

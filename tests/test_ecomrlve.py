@@ -3,16 +3,17 @@ import json, os, re, subprocess, sys
 from dataclasses import replace
 from pathlib import Path
 import numpy as np, pytest
-from talkfiles import *
-from talkfiles import LEVELS
+from talkfiles import LEVELS, FirstProduct, Honest, do, play, shop # noqa: F401, the fixture
 from shopping_grpo.audit import audit, gate, offered, reachable
 from shopping_grpo.checklist import load_sheet
 from shopping_grpo.core import DataError, Draws, EnvError, canonical_json
-from shopping_grpo.env import FEEDBACK, Message, Outcome, check_env, load_env
+from shopping_grpo.env import FEEDBACK, Outcome, ToolCall, check_env, load_env
+from shopping_grpo.envs.ecomrlve import EcomRLVE
 from shopping_grpo.envs.ecomrlve_axes import FORMULAS, axes
 from shopping_grpo.envs.ecomrlve_build import COLLECTIONS, PROTOCOLS
-from shopping_grpo.envs.ecomrlve_goals import chance, goal_of
-from shopping_grpo.envs.ecomrlve_policy import ask
+from shopping_grpo.envs.ecomrlve_goals import KINDS, aim_of, goal_of
+from shopping_grpo.envs.ecomrlve_kinds import Talks
+from shopping_grpo.envs.ecomrlve_policy import FirstHit, Fixed, GiveUp, Oracle, RandomCalls, RandomProduct, Rule, ask, reply
 from shopping_grpo.envs.ecomrlve_shopper import open_script, unreachable
 from shopping_grpo.envs.ecomrlve_teacher import Teacher
 from shopping_grpo.envs.ecomrlve_terms import make_terms, search_terms
@@ -161,8 +162,13 @@ def test_levels_have_no_end(shop):
 
 CODE = """
 import sys; sys.path.insert(0, {tests!r})
-from talkfiles import *
+from talkfiles import play
 from shopping_grpo.catalog import Catalog
+from shopping_grpo.envs.ecomrlve import EcomRLVE
+from shopping_grpo.envs.ecomrlve_goals import KINDS
+from shopping_grpo.envs.ecomrlve_kinds import Talks
+from shopping_grpo.envs.ecomrlve_policy import Oracle, RandomCalls, Rule
+from shopping_grpo.envs.shoppingbench_shop import Market
 c = Catalog({where!r} + '/catalog')
 env, talks = EcomRLVE(c, Market({where!r} + '/index', c)), Talks(c, 5)
 import hashlib, json

@@ -1,14 +1,21 @@
 """Both grades of EcomRLVE: success is exactly what was asked for, everything less is ordered, and ids that nobody showed are worth nothing."""
-import itertools
+import itertools, re
 from dataclasses import replace
 import pytest
-from talkfiles import *
-from shopping_grpo.catalog import Catalog
-from shopping_grpo.env import Message, Outcome
+from talkfiles import play, run, shop # noqa: F401, the fixture
+from shopping_grpo.env import Message, ToolCall
+from shopping_grpo.envs.ecomrlve import EcomRLVE
+from shopping_grpo.core import Draws
+from shopping_grpo.envs.ecomrlve_audit import spam
+from shopping_grpo.envs.ecomrlve_goals import KINDS, aim_of
 from shopping_grpo.envs.ecomrlve_orders import eligible
+from shopping_grpo.envs.ecomrlve_policy import Oracle, call, reply
 from shopping_grpo.envs.ecomrlve_score import Given, WORTH, check, efficiency, matching, native, native_task, verified, worth
 from shopping_grpo.envs.ecomrlve_terms import make_terms
-from shopping_grpo.envs.shoppingbench_shop import Pick, meant, pick_of, unit_price, write_pick
+from shopping_grpo.envs.shoppingbench_audit import Walk
+from shopping_grpo.envs.shoppingbench_policy import shown
+from shopping_grpo.envs.shoppingbench_shop import Pick, pick_of, unit_price
+from shopping_grpo.policy import Briefing
 from shopping_grpo.reward import Verdict
 
 
@@ -19,7 +26,6 @@ def solved(part, given, catalog): return all(v.ok for v in check(part, given, ca
 def script_of(shop, t): # the calls of the oracle
     o, calls = shop.env.reset(t), []
     p = Oracle(shop.catalog)
-    from shopping_grpo.policy import Briefing
     p.begin(Briefing(o.text, 'en', tuple(shop.env.tools)), 0, task=t)
     done = False
     while not done:
@@ -185,7 +191,6 @@ def test_a_bundle_within_its_budget(shop):
 
 def test_matching_is_the_best_there_is():
     "Against trying all assignments, on 300 small random graphs."
-    from shopping_grpo.core import Draws
     d = Draws(5, 'graphs')
     for _ in range(300):
         wants, picks = 1 + d.one(4), 1 + d.one(4)
@@ -240,10 +245,37 @@ def test_what_nobody_asked_for_is_no_success(shop):
 
 def test_asking_for_too_much_pays_little(shop):
     "Everything on the first page, or the whole history in the cart: never a success, on average less than nothing."
-    from shopping_grpo.envs.ecomrlve_audit import spam
-    from shopping_grpo.envs.shoppingbench_audit import Walk
     rewards = [play(Walk('spam', spam), shop.env, task(shop, k, d, i), i)[0] for k in KINDS for d in (0, 3, 9) for i in range(2)]
     assert not any(r.kind == 'success' for r in rewards) and sum(r.value for r in rewards) / len(rewards) < -.2
+
+
+def whole_page(w, o):
+    while True:
+        o = yield call('catalog_search', query=w.prompt[:300])
+        yield reply(products=','.join(p['name'] for p in shown(o)))
+
+def whole_history(w, o):
+    while True:
+        o = yield call('visit_history')
+        for p in shown(o): yield call('cart_add', product=f"{p['name']}#1")
+        yield reply()
+
+def same_number(w, o):
+    while True:
+        yield call('terms_search', query=w.prompt[:300])
+        yield reply(value='45')
+
+def echo(w, o): # what was said, without reading
+    while True:
+        yield call('visit_history')
+        order = re.search(r'\bA\d{4,5}\b', w.prompt)
+        yield reply(**dict(order=order[0], line='L1', status='delivered') if order else {})
+
+@pytest.mark.parametrize('steps, kinds', [(whole_page, ('PD', 'SUB', 'BUNDLE')), (whole_history, ('CART',)), (same_number, ('POLICY',)), (echo, ('STATUS', 'RETURN'))], ids=lambda x: getattr(x, '__name__', ''))
+def test_one_trick_is_not_enough(shop, steps, kinds):
+    "Agents with one trick for one kind: no success, and a mean below nothing."
+    rewards = [play(Walk('trick', steps), shop.env, task(shop, k, d, i))[0] for k in kinds for d in (3, 9) for i in range(4)]
+    assert not any(r.kind == 'success' for r in rewards) and sum(r.value for r in rewards) / len(rewards) < 0
 
 
 # ---- the published formula
