@@ -10,6 +10,7 @@ __all__ = ['KINDS', 'COLLECTIONS', 'LEAST', 'TRIES', 'TERMS', 'chance', 'Part', 
 "Goals, worlds and tasks of the eight kinds of conversation."
 import hashlib, json
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 import numpy as np
 from ..catalog import Catalog, Product
 from ..core import DataError, Draws, canonical_json, digest
@@ -144,17 +145,17 @@ class Drawing(Requests):
     "What all kinds share: things, and the dice of a task."
     def __init__(self, catalog:Catalog, seed:int, near:float=.8):
         super().__init__(catalog, seed, 'ecomrlve', near, dict(single=1), 1.0, lambda t, p: '')
+        self._own = lru_cache(64)(lambda leaf, split: np.isin(self.shelf(leaf).groups, [g for g, x in self.split.items() if x == split]))
 
     def _thing(self, split:str, d:Draws, drop=()) -> Thing|None: # `drop`: kinds of wishes that are not asked for
-        p = self.catalog.at(int(d.pick(self.rows[split])))
-        shelf = self.shelf(int(self.leaves[self.catalog.row(p.id)]))
+        row = int(d.pick(self.rows[split]))
+        p, shelf, own = self.catalog.at(row), self.shelf(int(self.leaves[row])), self._own(int(self.leaves[row]), split)
         if len(stocked := [v for v in p.variants if v.stock > 3]) < 2: return None
         v = d.pick(stocked)
         groups = tuple(g for g in in_order(draw_wishes(p, v, shelf, 12, self.near, d)) if g[0].kind not in drop)
         if len(groups) < LEAST + 1: return None
         leaf = Constraint('category', p.category[-1])
         right = shelf.right(flat(leaf, groups[:LEAST]))
-        own = np.array([self.split[int(g)] == split for g in shelf.groups])
         foreign = sorted({i.rsplit('-', 1)[0] for i in shelf.ids[right & ~own].tolist()})
         if v.id not in shelf.ids[right] or len(foreign) > 12: return None
         return Thing(p, v.id, ' › '.join(p.category), leaf, groups, tuple(foreign), shelf)

@@ -13,6 +13,7 @@ from datetime import date, timedelta
 from functools import lru_cache
 from ..catalog import Catalog, Variant
 from ..core import DataError, Draws
+from .ecomrlve_shopper import Fact
 from .ecomrlve_terms import Term, window
 from ..search import tokens
 
@@ -28,6 +29,7 @@ class OrderLine:
     quantity: int
     price: int     # cents paid for a piece
 
+# %% ../../nbs/envs/ecomrlve_orders.ipynb #4a774bd8
 @dataclass(frozen=True)
 class PastOrder:
     "An order of the past."
@@ -38,6 +40,7 @@ class PastOrder:
     delivered: str # ISO date, '' before
     lines: tuple[OrderLine, ...]
 
+# %% ../../nbs/envs/ecomrlve_orders.ipynb #64ec7d6b
 def read_orders(plain) -> tuple[PastOrder, ...]: # `plain`: what JSON makes of orders
     "Orders from plain data."
     return tuple(PastOrder(**o | dict(lines=tuple(OrderLine(**x) for x in o['lines']))) for o in plain)
@@ -54,13 +57,16 @@ _BACK = 90 # days that orders go back
 def _status(u:float) -> str: # u in [0, 1)
     return next(s for s, upto in zip(STATUSES, (.10, .25, .45, .90, 1)) if u < upto)
 
-def _days(status:str, u, free=range(3, _BACK)) -> tuple[int, int|None, int|None]: # u: 2 numbers in [0, 1); placed and delivered so many days ago, expected in so many days
-    if status in ('delivered', 'cancelled'):
-        placed = free[int(u[0] * len(free))]
-        return placed, (max(0, placed - 2 - int(u[1] * 8)) if status == 'delivered' else None), None
-    (low, n), (soon, m) = dict(confirmed=((0, 4), (5, 10)), shipped=((2, 5), (2, 9)))[status] if status != 'in transit' else ((4, 7), (1, 7))
-    return low + int(u[0] * n), None, soon + int(u[1] * m)
+_COMING = {'confirmed': (0, 4, 5, 10), 'shipped': (2, 5, 2, 9), 'in transit': (4, 7, 1, 7)} # placed: lowest and how many days; expected: likewise
 
+def _days(status:str, u, free=range(3, _BACK)) -> tuple[int, int|None, int|None]: # u: 2 numbers in [0, 1); placed and delivered so many days ago, expected in so many days
+    if status in _COMING:
+        low, n, soon, m = _COMING[status]
+        return low + int(u[0] * n), None, soon + int(u[1] * m)
+    placed = free[int(u[0] * len(free))]
+    return placed, max(0, placed - 2 - int(u[1] * 8)) if status == 'delivered' else None, None
+
+# %% ../../nbs/envs/ecomrlve_orders.ipynb #d202babf
 def _timetable(u, near, status:str, age:int|None) -> list[tuple]: # u: 3 numbers for each order; (status, placed, delivered, expected), the target first
     first = status or _status(u[0][0])
     days = _days(first, u[0][1:]) if age is None else (age + 2 + int(u[0][2] * 8), age, None)
@@ -95,6 +101,7 @@ def _ids(table, catalog:Catalog, draws:Draws) -> list[str]: # in the order of th
         out[i] = f'A{number}'
     return out
 
+# %% ../../nbs/envs/ecomrlve_orders.ipynb #aa476afc
 def _draw_line(catalog, rows, used:set, avoid:list, draws): # (product, its leaf), or None where nothing fits
     for _ in range(40):
         if (row := int(draws.pick(rows))) in used: continue
@@ -112,20 +119,22 @@ def _line(n:int, p, draws) -> OrderLine:
 class _Basket: # draws the lines of one order after the other
     def __init__(self, catalog, rows, near, target, draws):
         self.catalog, self.rows, self.near, self.draws, self.used = catalog, rows, near, draws, {target}
-        self.goal = catalog[catalog.id_at(target)]
+        self.first = catalog[catalog.id_at(target)]
 
     def lines(self, i:int) -> tuple[OrderLine, ...]: # of order number i
-        d, leaf, n = self.draws, self.goal.category[-1], 1 + min(self.draws.one(3), self.draws.one(3))
-        first = self.goal if i == 0 else _draw_line(self.catalog, self.near, self.used, [], d) if is_near(i, self.near) else None
-        found = [first] if first else []
+        d, leaf, n = self.draws, self.first.category[-1], 1 + min(self.draws.one(3), self.draws.one(3))
+        begin = self.first if i == 0 else _draw_line(self.catalog, self.near, self.used, [], d) if is_near(i, self.near) else None
+        found = [begin] if begin else []
         while len(found) < n and (p := _draw_line(self.catalog, self.rows, self.used, [leaf, *(p.category[-1] for p in found)], d)): found.append(p)
         if not found: raise DataError(f"order {i + 1} finds no product among {len(self.rows)} rows that is unlike {leaf!r} and new; take fewer orders or more rows")
         return tuple([_line(k + 1, found[j], d) for k, j in enumerate(d.perm(len(found)).tolist())])
 
+# %% ../../nbs/envs/ecomrlve_orders.ipynb #430f47c1
 def is_near(i:int, near) -> bool: # `near`: rows, or none
     "Whether order number `i` begins with a thing like the target."
-    return i % 3 == 1 and len(near) > 0
+    return i % 2 == 1 and len(near) > 0
 
+# %% ../../nbs/envs/ecomrlve_orders.ipynb #a0d345af
 def make_orders(
     catalog:Catalog,
     rows,              # of products to choose from
@@ -147,6 +156,7 @@ def make_orders(
     on = lambda days: '' if days is None else (now - timedelta(days)).isoformat()
     return tuple([PastOrder(ids[i], on(placed), s, '' if eta is None else on(-eta), on(delivered), basket.lines(i)) for i, (s, placed, delivered, eta) in enumerate(table[:n])])
 
+# %% ../../nbs/envs/ecomrlve_orders.ipynb #ebfd8929
 def find_line(orders, product:str) -> tuple[PastOrder, OrderLine]: # `product`: an id
     "The order and line of a product; no product comes twice in orders that `make_orders` made."
     return next((o, x) for o in orders for x in o.lines if x.product == product)
@@ -160,6 +170,7 @@ class Eligible:
     window: int     # days
     why: str        # '' when it may
 
+# %% ../../nbs/envs/ecomrlve_orders.ipynb #8e582a1b
 def eligible(
     catalog:Catalog, order:PastOrder, line:OrderLine,
     terms:tuple[Term, ...],
@@ -172,19 +183,21 @@ def eligible(
     days = (date.fromisoformat(today) - date.fromisoformat(order.delivered)).days
     return Eligible(days <= most, days, most, '' if days <= most else f'order {order.id} was delivered {days} days ago, and this can be sent back within {most} days')
 
-# %% ../../nbs/envs/ecomrlve_orders.ipynb #dc419fd4
+# %% ../../nbs/envs/ecomrlve_orders.ipynb #dd6f21df
+_MONTHS = 'January February March April May June July August September October November December'.split()
 _NUMBERS = 'one two three four five six seven eight nine ten eleven twelve'.split()
 
-def _times(placed:date, today:date) -> list[tuple]: # (preposition, words, first day, last day); the last one is the date itself
-    days, month = (today - placed).days, f'{placed:%B}'
-    last = (placed.replace(day=28) + timedelta(4)).replace(day=1) - timedelta(1) # of the month
+def _times(placed:date, today:date) -> list[tuple]: # (preposition, words, first and last day that could be meant, with a day to spare for weeks); the last one is the date itself
+    days, month, day = (today - placed).days, _MONTHS[placed.month - 1], timedelta(1)
+    last = (placed.replace(day=28) + 4 * day).replace(day=1) - day # of the month
     out, weeks = [], (days + 3) // 7
     if 2 <= days <= 9: out.append(('', f'{_NUMBERS[days - 1]} days ago', placed, placed))
-    if 2 <= weeks <= 12: out.append(('', f'about {_NUMBERS[weeks - 1]} weeks ago', today - timedelta(7 * weeks + 3), today - timedelta(7 * weeks - 3)))
-    if placed.day <= 7: out.append(('in ', f'the first week of {month}', placed.replace(day=1), placed.replace(day=7)))
-    if (last - placed).days < 7: out.append(('in ', f'the last week of {month}', last - timedelta(6), last))
+    if 2 <= weeks <= 12: out.append(('', f'about {_NUMBERS[weeks - 1]} weeks ago', today - 4 * day - 7 * weeks * day, today + 4 * day - 7 * weeks * day))
+    if placed.day <= 7: out.append(('in ', f'the first week of {month}', placed.replace(day=1) - day, placed.replace(day=8)))
+    if (last - placed).days < 7: out.append(('in ', f'the last week of {month}', last - 7 * day, last + day))
     return out + [('on ', f'{placed.day} {month}', placed, placed)]
 
+# %% ../../nbs/envs/ecomrlve_orders.ipynb #bc9e2689
 def _same(catalog, orders, order, line) -> list[date]: # when other orders with a thing like this were placed
     leaf = leaf_of(catalog, line.product)
     return [date.fromisoformat(o.placed) for o in orders for x in o.lines if (o.id, x.id) != (order.id, line.id) and alike(leaf_of(catalog, x.product), leaf)]
@@ -193,10 +206,11 @@ def _same(catalog, orders, order, line) -> list[date]: # when other orders with 
 @dataclass(frozen=True)
 class Reference:
     "How a shopper speaks of a line of an order."
-    about: str     # 'the rice cooker that I ordered'
-    facts: tuple   # (key, ways, exact, names): what can be told besides
-    direct: bool   # by the number
+    about: str               # 'the rice cooker that I ordered'
+    facts: tuple[Fact, ...]  # what can be told besides
+    direct: bool             # by the number
 
+# %% ../../nbs/envs/ecomrlve_orders.ipynb #1c4b4ccc
 def refer(
     catalog:Catalog, orders, order:PastOrder, line:OrderLine, # `orders`: all that the shopper has
     today:str,          # ISO date
@@ -204,13 +218,12 @@ def refer(
     direct:bool=False,  # by the number of the order
 ) -> Reference:
     "Words for one line of one order that fit no other; by the number where no time tells it apart."
-    p, day, others = catalog[line.product], timedelta(1), _same(catalog, orders, order, line)
-    times, shuffled = _times(date.fromisoformat(order.placed), date.fromisoformat(today)), draws.perm(5).tolist()
-    order_of_trial = [times[i] for i in shuffled if i < len(times)]
-    fitting = [(at, words) for at, words, first, last in order_of_trial if not any(first - day <= o <= last + day for o in others)]
+    p, others = catalog[line.product], _same(catalog, orders, order, line)
+    times = _times(date.fromisoformat(order.placed), date.fromisoformat(today))
+    fitting = [(at, words) for i in draws.perm(5).tolist() for at, words, first, last in times[i:i + 1] if not any(first <= o <= last for o in others)]
     if direct or not fitting: return Reference(f'the {p.category[-1]} in order {order.id}', (), True)
     at, words = fitting[0]
-    facts = [('when', (f'the order was placed {at}{words}', f'I placed that order {at}{words}', f'that order was {at}{words}'), (words,), ('when', 'date', 'day', 'time', 'how long ago', 'week', 'month')),
-        ('number', ('I do not have the order number at hand', 'I cannot find the order number'), (), ('order number', 'order id', 'number'))]
-    if p.brand: facts.append(('brand', (f'the brand is {p.brand}', f'the label says {p.brand}'), (p.brand,), ('brand', 'maker')))
+    facts = [Fact('when', (f'the order was placed {at}{words}', f'I placed that order {at}{words}', f'that order was {at}{words}'), (words,), ('when', 'date', 'day', 'time', 'how long ago', 'week', 'month')),
+        Fact('number', ('I do not have the order number at hand', 'I cannot find the order number'), (), ('order number', 'order id', 'number'))]
+    if p.brand: facts.append(Fact('brand', (f'the brand is {p.brand}', f'the label says {p.brand}'), (p.brand,), ('brand', 'maker')))
     return Reference(f'the {p.category[-1]} that I ordered', tuple(facts), False)

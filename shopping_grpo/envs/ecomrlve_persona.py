@@ -26,7 +26,7 @@ def draw_persona(
     return shares | {top: round(shares[top] + 1 - sum(shares.values()), 4)} # what rounding lost
 
 # %% ../../nbs/envs/ecomrlve_persona.ipynb #b706a08c
-VALUED = dict(price='a low price', rating='good ratings', popularity='many buyers', brand='the brand', similarity='a close match')
+VALUED = dict(price='a low price', rating='good ratings', popularity='many buyers', brand='a brand I know', similarity='a close match')
 
 def persona_of(weights:dict[str, float]) -> str:
     "A sentence on what matters to a shopper."

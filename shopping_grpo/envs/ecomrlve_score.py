@@ -59,7 +59,7 @@ def f1(found:int, given:int, wanted:int) -> Fraction:
 def check_products(p:Part, g:Given, catalog:Catalog) -> list[Verdict]: # PD, SUB
     "As many right products as asked for, and no other."
     good = {x.product for x in g.products if wanted(p.wants[0], x, catalog)}
-    return [Verdict('products', f1(len(good), len(g.products), p.k) == 1, f1(len(good), len(g.products), p.k))]
+    return [Verdict('products', f1(len(good), len(g.products), p.k) == 1, float(f1(len(good), len(g.products), p.k)))]
 
 def check_cart(p:Part, g:Given, catalog:Catalog) -> list[Verdict]:
     "The cart holds the things in their number and variant, and nothing else."
@@ -68,7 +68,7 @@ def check_cart(p:Part, g:Given, catalog:Catalog) -> list[Verdict]:
         n = next((n for n, w in enumerate(p.wants) if right(w, line, catalog)), None)
         if n is not None: take = min(left[n], line.quantity); left[n] -= take; found += take
     score = f1(found, sum(x.quantity for x in g.cart), sum(w.quantity for w in p.wants))
-    return [Verdict('cart', score == 1, score)]
+    return [Verdict('cart', score == 1, float(score))]
 
 def check_return(p:Part, g:Given, catalog:Catalog) -> list[Verdict]:
     "The right line is named; it is sent back as wished, or refused; its replacement is right."
@@ -111,8 +111,8 @@ def check_bundle(p:Part, g:Given, catalog:Catalog) -> list[Verdict]:
     found = matching([[n for n, x in enumerate(picks) if wanted(w, x, catalog)] for w in p.wants])
     score = f1(found, len(g.products), len(p.wants))
     cost = sum(unit_price(x, catalog[x.product]) * x.quantity for x in g.products)
-    if p.budget is None: return [Verdict('things', score == 1, score)]
-    return [Verdict('things', score == 1, score), Verdict('budget', bool(found) and cost <= p.budget, evidence=dict(cost=cost, budget=p.budget))]
+    if p.budget is None: return [Verdict('things', score == 1, float(score))]
+    return [Verdict('things', score == 1, float(score)), Verdict('budget', bool(found) and cost <= p.budget, evidence=dict(cost=cost, budget=p.budget))]
 
 CHECKS = dict(PD=check_products, SUB=check_products, CART=check_cart, RETURN=check_return, STATUS=check_status, POLICY=check_policy, BUNDLE=check_bundle)
 
@@ -129,7 +129,7 @@ def worth(share:float) -> float: return -.25 + .75 * share # of what is partly r
 def verified(verdicts:list[list[Verdict]], n:int, end:str, worked:bool) -> Reward: # `verdicts`: of each sub-goal that was answered, of `n`; `end`: answered, abstained, loop, stopped or max_turns
     "Our grade of a whole conversation."
     done = [all(v.ok for v in part) for part in verdicts]
-    shares = [0.0 if any(v.name == 'shown' for v in part) else float(sum(Fraction(v.score) for v in part) / len(part)) for part in verdicts]
+    shares = [0.0 if any(v.name == 'shown' for v in part) else sum(v.score for v in part) / len(part) for part in verdicts]
     share, flat = sum(shares) / n, tuple(v for part in verdicts for v in part)
     if len(done) == n and all(done): kind = 'success'
     elif end in ('stopped', 'loop'): kind = end

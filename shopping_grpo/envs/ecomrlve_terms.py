@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 import numpy as np
 from ..core import DataError, Draws
+from .ecomrlve_shopper import Fact
 from ..grammar import load_grammar
 from ..search import tokens
 
@@ -24,6 +25,7 @@ class Condition:
     change: int
     names: tuple[str, ...]   # what a question calls it; the first one stands in the text
 
+# %% ../../nbs/envs/ecomrlve_terms.ipynb #e986b933
 @dataclass(frozen=True)
 class Term:
     "One rule of the shop."
@@ -51,6 +53,7 @@ class Term:
         "The number when these conditions hold and no other."
         return self.base + sum(self.conditions[i].change for i in {*holds})
 
+# %% ../../nbs/envs/ecomrlve_terms.ipynb #e9c89d8f
 def _sentence(clause:str) -> str: return f'{clause[0].upper()}{clause[1:]}.'
 
 def amount(n:int, unit:str, change:bool=False) -> str: # `change`: by how much, rather than how much
@@ -69,20 +72,28 @@ def say_condition(c:Condition, holds:bool) -> str:
 DEPARTMENTS = tuple(d.name['en'][0] for d in load_grammar()[0])
 OTHER = 'other goods' # what belongs to no department, as in imported catalogues
 
+# %% ../../nbs/envs/ecomrlve_terms.ipynb #7c243e3a
 def _return(of): return 'returns', f'Returns: {of}', 'days', f'An item from {of} can be sent back within # of delivery.', f'How many days after delivery can I send back an item from {of}?'
 def _warranty(of): return 'warranty', f'Warranty: {of}', 'months', f'An item from {of} is under warranty for #.', f'For how many months is an item from {of} under warranty?'
 def _rows(topic, text): return [(topic, *map(str.strip, line.split('|'))) for line in text.strip().splitlines()]
 
 _WINDOWS = [_return(of) for of in (*DEPARTMENTS, OTHER)]
-_RULES = [_warranty(of) for of in DEPARTMENTS] + _rows('returns', '''
+_RULES = [_warranty(of) for of in DEPARTMENTS]
+
+# %% ../../nbs/envs/ecomrlve_terms.ipynb #e70345a9
+_RULES += _rows('returns', '''
     Time until a refund         | days    | A refund is paid out after #.                                     | After how many days is a refund paid out?
     Swapping sizes              | days    | An item can be swapped for another size within #.                 | Within how many days can I swap an item for another size?
     Restocking charge           | dollars | The restocking charge for a bulky item is #.                      | How many dollars is the restocking charge for a bulky item?
-''') + _rows('warranty', '''
+''')
+_RULES += _rows('warranty', '''
     Extended warranty           | dollars | The extended warranty costs #.                                    | How many dollars does the extended warranty cost?
     Repair time                 | days    | A repair in our workshop takes #.                                 | How many days does a repair in your workshop take?
     Inspection charge           | dollars | The inspection of a defect costs #.                               | How many dollars does the inspection of a defect cost?
-''') + _rows('shipping', '''
+''')
+
+# %% ../../nbs/envs/ecomrlve_terms.ipynb #2fe252fd
+_RULES += _rows('shipping', '''
     Standard shipping charge    | dollars | Standard shipping costs #.                                        | How many dollars does standard shipping cost?
     Express shipping charge     | dollars | Express shipping costs #.                                         | How many dollars does express shipping cost?
     Same-day shipping charge    | dollars | Same-day shipping costs #.                                        | How many dollars does same-day shipping cost?
@@ -93,7 +104,10 @@ _RULES = [_warranty(of) for of in DEPARTMENTS] + _rows('returns', '''
     Reporting a missing parcel  | days    | A missing parcel can be reported within #.                        | Within how many days can I report a missing parcel?
     Furniture assembly          | dollars | Assembling furniture at home costs #.                             | How many dollars does it cost to assemble furniture at home?
     Old appliance removal       | dollars | Taking away an old appliance costs #.                             | How many dollars does it cost to take away an old appliance?
-''') + _rows('prices', '''
+''')
+
+# %% ../../nbs/envs/ecomrlve_terms.ipynb #06cc76a0
+_RULES += _rows('prices', '''
     Price match period          | days    | A lower price elsewhere is matched for #.                         | For how many days do you match a lower price elsewhere?
     Clearance discount          | percent | The discount on clearance items is #.                             | How many percent is the discount on clearance items?
     Bulk discount               | percent | The discount on bulk orders is #.                                 | How many percent is the discount on bulk orders?
@@ -105,7 +119,10 @@ _RULES = [_warranty(of) for of in DEPARTMENTS] + _rows('returns', '''
     Reminder charge             | dollars | A payment reminder costs #.                                       | How many dollars does a payment reminder cost?
     Gift wrapping charge        | dollars | Wrapping a large gift costs #.                                    | How many dollars does it cost to wrap a large gift?
     Trade-in credit             | dollars | An old phone is taken in trade for #.                             | For how many dollars do you take an old phone in trade?
-''') + _rows('membership', '''
+''')
+
+# %% ../../nbs/envs/ecomrlve_terms.ipynb #f5fef1de
+_RULES += _rows('membership', '''
     Yearly club fee             | dollars | The club costs # a year.                                          | How many dollars does the club cost a year?
     Welcome points              | points  | A new account is welcomed with #.                                 | With how many points is a new account welcomed?
     Birthday points             | points  | A birthday brings #.                                              | How many points does a birthday bring?
@@ -121,67 +138,71 @@ _RULES = [_warranty(of) for of in DEPARTMENTS] + _rows('returns', '''
 # %% ../../nbs/envs/ecomrlve_terms.ipynb #c47101ed
 def _conditions(text): return tuple((line[0], tuple(line[1:])) for line in ([x.strip() for x in row.split('|')] for row in text.strip().splitlines()))
 
-_CONDITIONS = dict(
-    returns=_conditions('''
-        you are a club member                      | club member | member | membership
-        the seal is broken                         | seal | sealed
-        the item was on sale                       | on sale | sale | discounted
-        the item was a gift                        | gift | present
-        the receipt is lost                        | receipt
-        the item is faulty                         | faulty | defective | fault | defect
-        the box is missing                         | box | packaging
-        the item was personalised                  | personalised | personalized | engraved
-        the order was placed in December           | December | month
-        the order was paid in instalments          | instalments | installments
-        the parcel is returned at a counter        | counter | returned at'''),
-    warranty=_conditions('''
-        you are a club member                      | club member | member | membership
-        the item is registered                     | registered | registration
-        the item was bought second-hand            | second-hand | used before
-        the item is used at work                   | at work | work | business
-        the item was repaired elsewhere            | repaired elsewhere | elsewhere
-        the receipt is lost                        | receipt
-        the item was a gift                        | gift | present
-        the item was on display                    | on display | display
-        the item is kept outdoors                  | outdoors | outside
-        the item was set up by a professional      | professional | set up
-        the order was paid in instalments          | instalments | installments'''),
-    shipping=_conditions('''
-        you are a club member                      | club member | member | membership
-        the address is on an island                | island
-        the parcel is heavy                        | heavy | weight
-        the parcel is fragile                      | fragile
-        the order was placed by phone              | phone
-        the order was placed at a weekend          | weekend | day of the week
-        your house is without a lift               | lift | elevator
-        the street is closed to lorries            | lorries | trucks
-        a signature is required                    | signature | sign
-        the invoice is sent to a company           | company | business
-        the order was paid in instalments          | instalments | installments'''),
-    prices=_conditions('''
-        you are a club member                      | club member | member | membership
-        you are a student                          | student | studying
-        the bill was paid in cash                  | cash
-        the order was placed by phone              | phone
-        the order was placed at a weekend          | weekend | day of the week
-        the item is discontinued                   | discontinued
-        the item was on display                    | on display | display
-        the receipt is lost                        | receipt
-        the invoice is sent to a company           | company | business
-        your newsletter is turned on               | newsletter
-        the offer was seen in a leaflet            | leaflet | flyer'''),
-    membership=_conditions('''
-        you are a student                          | student | studying
-        you are over sixty                         | over sixty | age | old are you
-        you were invited by a friend               | invited | invitation | friend
-        your newsletter is turned on               | newsletter
-        the account is shared with a partner       | shared | partner
-        the bill was paid in cash                  | cash
-        the order was placed in the app            | in the app | app
-        the order was placed at a weekend          | weekend | day of the week
-        the card is lost                           | card
-        the address is abroad                      | abroad | country
-        the profile is complete                    | profile'''))
+_CONDITIONS = {}
+_CONDITIONS['returns'] = _conditions('''
+    you are a club member                      | club member | member | membership
+    the seal is broken                         | seal | sealed
+    the item was on sale                       | on sale | sale | discounted
+    the item was a gift                        | gift | present
+    the receipt is lost                        | receipt
+    the item is faulty                         | faulty | defective | fault | defect
+    the box is missing                         | box | packaging
+    the item was personalised                  | personalised | personalized | engraved
+    the order was placed in December           | December | month
+    the order was paid in instalments          | instalments | installments
+    the parcel is returned at a counter        | counter | returned at''')
+_CONDITIONS['warranty'] = _conditions('''
+    you are a club member                      | club member | member | membership
+    the item is registered                     | registered | registration
+    the item was bought second-hand            | second-hand | used before
+    the item is used at work                   | at work | work | business
+    the item was repaired elsewhere            | repaired elsewhere | elsewhere
+    the receipt is lost                        | receipt
+    the item was a gift                        | gift | present
+    the item was on display                    | on display | display
+    the item is kept outdoors                  | outdoors | outside
+    the item was set up by a professional      | professional | set up
+    the order was paid in instalments          | instalments | installments''')
+
+# %% ../../nbs/envs/ecomrlve_terms.ipynb #ed135fdf
+_CONDITIONS['shipping'] = _conditions('''
+    you are a club member                      | club member | member | membership
+    the address is on an island                | island
+    the parcel is heavy                        | heavy | weight
+    the parcel is fragile                      | fragile
+    the order was placed by phone              | phone
+    the order was placed at a weekend          | weekend | day of the week
+    your house is without a lift               | lift | elevator
+    the street is closed to lorries            | lorries | trucks
+    a signature is required                    | signature | sign
+    the invoice is sent to a company           | company | business
+    the order was paid in instalments          | instalments | installments''')
+
+# %% ../../nbs/envs/ecomrlve_terms.ipynb #030f875a
+_CONDITIONS['prices'] = _conditions('''
+    you are a club member                      | club member | member | membership
+    you are a student                          | student | studying
+    the bill was paid in cash                  | cash
+    the order was placed by phone              | phone
+    the order was placed at a weekend          | weekend | day of the week
+    the item is discontinued                   | discontinued
+    the item was on display                    | on display | display
+    the receipt is lost                        | receipt
+    the invoice is sent to a company           | company | business
+    your newsletter is turned on               | newsletter
+    the offer was seen in a leaflet            | leaflet | flyer''')
+_CONDITIONS['membership'] = _conditions('''
+    you are a student                          | student | studying
+    you are over sixty                         | over sixty | age | old are you
+    you were invited by a friend               | invited | invitation | friend
+    your newsletter is turned on               | newsletter
+    the account is shared with a partner       | shared | partner
+    the bill was paid in cash                  | cash
+    the order was placed in the app            | in the app | app
+    the order was placed at a weekend          | weekend | day of the week
+    the card is lost                           | card
+    the address is abroad                      | abroad | country
+    the profile is complete                    | profile''')
 
 # %% ../../nbs/envs/ecomrlve_terms.ipynb #d6f7c0a9
 CLAUSES = 7 # conditions of a rule
@@ -194,6 +215,7 @@ def _numbers(d:Draws, units:list[str]) -> tuple[list, list]: # bases and changes
     changes = np.hstack([np.tile(_UP, (n, 1)), -(_DOWN + 1 + d.ints(4, n, 1))]) * by[:, None]
     return ((low + d.ints(high - low + 1, n)) * by).tolist(), np.take_along_axis(changes, np.argsort(d.uniform(n, CLAUSES)), 1).tolist()
 
+# %% ../../nbs/envs/ecomrlve_terms.ipynb #460ab4f5
 @lru_cache(16)
 def make_terms(
     seed,      # names the shop
@@ -208,6 +230,7 @@ def make_terms(
     conditions = [tuple([Condition(_CONDITIONS[r[0]][i][0], x, _CONDITIONS[r[0]][i][1]) for i, x in zip(*cx)]) for r, *cx in zip(rows, chosen, changes)]
     return tuple([Term(f'T{i + 1:02d}', topic, title, base, unit, says.replace('#', amount(base, unit)), asks, c) for i, ((topic, title, unit, says, asks), base, c) in enumerate(zip(rows, bases, conditions))])
 
+# %% ../../nbs/envs/ecomrlve_terms.ipynb #e3be406b
 def read_terms(plain) -> tuple[Term, ...]: # `plain`: what JSON makes of terms
     "Terms from plain data."
     return tuple(Term(**t | dict(conditions=tuple(Condition(c['text'], c['change'], tuple(c['names'])) for c in t['conditions']))) for t in plain)
@@ -221,6 +244,7 @@ def weigh(t:Term) -> dict[str, float]: # word -> weight
     "The words that a rule is found by."
     return dict.fromkeys([w for c in t.conditions for w in _tokens(c.text)], _CONDITION) | dict.fromkeys(tokens(t.says), _SAYS) | dict.fromkeys(_tokens(t.asks), _SAYS) | dict.fromkeys(_tokens(t.title), _TITLE)
 
+# %% ../../nbs/envs/ecomrlve_terms.ipynb #f741280f
 def search_terms(
     terms:tuple[Term, ...],
     query:str, # its first 500 characters count
@@ -248,6 +272,7 @@ class Asked:
     answer: int
     unit: str
 
+# %% ../../nbs/envs/ecomrlve_terms.ipynb #1255f9aa
 def question(
     term:Term,
     clauses:int, # conditions to mention, at most all
@@ -260,19 +285,20 @@ def question(
     said = [say_condition(term.conditions[i], i in holds) for i in told]
     return Asked(' '.join([term.asks, *map(_sentence, said)]), term.id, told, holds, term.answer(holds), term.unit)
 
+# %% ../../nbs/envs/ecomrlve_terms.ipynb #e779e5b7
 def read_asked(plain:dict) -> Asked:
     "A question from plain data."
     return Asked(**plain | dict(told=tuple(plain['told']), holds=tuple(plain['holds'])))
 
-# %% ../../nbs/envs/ecomrlve_terms.ipynb #ab937580
-def clause_facts(term:Term, asked:Asked) -> tuple: # of (key, ways, exact, names)
+# %% ../../nbs/envs/ecomrlve_terms.ipynb #b83a725d
+def clause_facts(term:Term, asked:Asked) -> tuple[Fact, ...]:
     "What the shopper can say about the conditions of a question."
     out = []
     for n, i in enumerate(asked.told):
         c = term.conditions[i]
         said = say_condition(c, i in asked.holds)
         denied = re.findall(r'\b(?:is|are|am|was|were) not\b', said)[:1]
-        out.append((f'clause {n + 1}', (said, f'I should add that {said}', f'by the way, {said}'), (*denied, c.names[0]), c.names))
+        out.append(Fact(f'clause {n + 1}', (said, f'I should add that {said}', f'by the way, {said}'), (*denied, c.names[0]), c.names))
     return tuple(out)
 
 # %% ../../nbs/envs/ecomrlve_terms.ipynb #1ac0ff2a
@@ -280,6 +306,7 @@ _NUMBER = re.compile(r'(?<![\w.,+])([-+−–]?)(\$?)(-?)([0-9]{1,3}(?:,[0-9]{3}
 _UNITS = {word: unit for unit, words in dict(days='day days', months='month months', dollars='dollar dollars usd', percent='percent % pct', points='point points pts', weeks='week weeks', years='year years', hours='hour hours',
     cents='cent cents').items() for word in words.split()}
 
+# %% ../../nbs/envs/ecomrlve_terms.ipynb #9ff3411e
 def read_value(
     answer,       # anything; text up to 200 characters, or a number
     unit:str='',  # of the rule, as in `Term`; '' takes any
@@ -305,6 +332,7 @@ def return_term(
     if not (t := found.get(f'Returns: {root}') or found.get(f'Returns: {OTHER}')): raise DataError(f"these {len(terms)} terms have no return window for {root!r}; take them from `make_terms`")
     return t
 
+# %% ../../nbs/envs/ecomrlve_terms.ipynb #0b55ff7a
 def window(
     terms:tuple[Term, ...],
     category,   # see `return_term`
