@@ -52,7 +52,7 @@ def means(shop, makers, levels, n):
     return {k: float(np.mean(x)) for k, x in out.items()}, wins
 
 
-@pytest.mark.parametrize('n', SMALL_AND_FULL)
+@pytest.mark.parametrize('n', [pytest.param(3, id='small'), pytest.param(50, id='full', marks=pytest.mark.slow)])
 def test_who_does_not_try_gets_nothing(shop, n):
     "Five agents without a success at level 3 and above, each worth less than a reader who tries and than one who looks and gives up."
     c = shop.catalog
