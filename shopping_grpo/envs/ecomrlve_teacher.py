@@ -86,12 +86,12 @@ class Teacher(Oracle):
 
     def _cart(self, part, said):
         o = yield from self._do(call('visit_history'), 'what was looked at')
-        cards = shown(o)
+        cards, pages = shown(o), {} # a page is read once
         for w in part.wants:
             for h in cards:
                 if any(speaks(h['title'], c, w.category, 'en') is False for c in w.constraints): continue
-                o = yield from self._do(call('catalog_get', products=h['name']), 'its title fits')
-                page = shown(o)[0]
+                if h['asin'] not in pages: pages[h['asin']] = shown((yield from self._do(call('catalog_get', products=h['name']), 'its title fits')))[0]
+                page = pages[h['asin']]
                 number = next((n for n, (v, x) in enumerate(zip(self.catalog[page['asin']].variants, page['variants']), 1) if x['available'] and v.id in w.accepted), 0)
                 if not number: continue
                 yield from self._do(call('cart_add', product=f"{h['name']}#{number}" + f'*{w.quantity}' * (w.quantity > 1)), 'this is it')
