@@ -158,8 +158,11 @@ class Rule(Walker):
         return reply(products=', '.join(f'{n}#{v}' for _, _, n, v in (found or [])[:k]))
     _sub = _pd
 
-    def _items(self, text):
-        for n in things_in(text): text = yield from self._asked(text, (f'item {n}',))
+    def _items(self, text): # asks about things of which less is said than of others
+        things = things_in(text)
+        most = max([3, *(x.count(';') for x in things.values())])
+        for n, said in things.items():
+            if said.count(';') < most: text = yield from self._asked(text, (f'item {n}',), 1)
         return things_in(text)
 
     def _cart(self, text):
