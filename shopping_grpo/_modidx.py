@@ -3321,6 +3321,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                          'shopping_grpo.scheduler.Source.kinds': ( 'scheduler.html#source.kinds',
                                                                                    'shopping_grpo/scheduler.py'),
                                          'shopping_grpo.scheduler.Source.top': ('scheduler.html#source.top', 'shopping_grpo/scheduler.py'),
+                                         'shopping_grpo.scheduler.generator': ('scheduler.html#generator', 'shopping_grpo/scheduler.py'),
                                          'shopping_grpo.scheduler.make_schedule': ( 'scheduler.html#make_schedule',
                                                                                     'shopping_grpo/scheduler.py'),
                                          'shopping_grpo.scheduler.plan': ('scheduler.html#plan', 'shopping_grpo/scheduler.py')},
