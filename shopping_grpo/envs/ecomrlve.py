@@ -61,7 +61,7 @@ class Answering(Talking):
         "Give the final answer to what the shopper wants now; without any field: give up on it."
         s, picks = self._state, self._ready
         s['spoke'] = 'turn'
-        self.progress.note(f'answer {picks} {order} {line} {status} {date} {value}', True)
+        self.progress.note(f'answer {s["part"]} {picks} {order} {line} {status} {date} {value}', True)
         if self.shopper.due:
             text = self._said(self.shopper.interject())
             self._page = dict(page_type='said', text=text)
@@ -98,7 +98,7 @@ class EcomRLVE(Answering):
         "The verified reward; see `ecomrlve_score`."
         if (r := self._ready_to_score()) is not None: return r
         verdicts = [check(p, g, self.catalog) for p, g in zip(self.aim.parts, self._given)]
-        worked = bool(self._state['known'] or self.progress.read)
+        worked = bool(self.progress.seen or self.progress.read)
         r = verified(verdicts, len(self.aim.parts), self._outcome.value, worked)
         at_fault = {} if r.kind == 'success' else dict(blame=blame(self.shopper.ledger, [f.key for f in self.shopper.script.facts]))
         return Reward(r.value, r.parts, r.gates, r.valid, r.kind, r.evidence | {k: self._state[k] for k in ('turns', 'free', 'asked')} | at_fault)

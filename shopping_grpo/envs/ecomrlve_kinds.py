@@ -31,7 +31,7 @@ class Things(Drawing):
     def _gather(self, w:Draft, kind:str) -> bool: # False: this draft cannot be made
         w.things[kind], seen = [], set()
         for n in range(MOST[kind]):
-            t = next((t for i in range(TRIES) if (t := self._fit(w, kind, n, i)) and t.product.id not in seen and self._apart(t, w.things[kind])), None)
+            t = next((t for i in range(TRIES) if (t := self._fit(w, kind, n, i)) and t.product.id not in seen and t.product.id not in w.originals.values() and self._apart(t, w.things[kind])), None)
             if t is None: return False
             w.things[kind].append(t); seen.add(t.product.id)
         return True
@@ -49,7 +49,7 @@ class Things(Drawing):
 
     def _substitute(self, w, t:Thing) -> Thing|None: # the same thing with the wishes that an original meets, too
         meets = lambda p, g: all(t.shelf.meets(c)[t.shelf.own(p)].any() for c in g)
-        alike = [p for p in t.shelf.place if p != t.product.id and self.split[self.catalog[p].group] == w.split and all(meets(p, g) for g in t.groups[:LEAST] if g[0].kind != 'price')]
+        alike = [p for p in t.shelf.place if p != t.product.id and p not in w.kept and self.split[self.catalog[p].group] == w.split and all(meets(p, g) for g in t.groups[:LEAST] if g[0].kind != 'price')]
         if not alike: return None
         original = w.draws('SUB', 'original', t.product.id).pick(alike)
         groups = tuple(g for g in t.groups if g[0].kind == 'price' or meets(original, g))

@@ -22,6 +22,7 @@ _NEAR = {c: (row[max(0, i - 1)] if i else row[1], row[i + 1] if i + 1 < len(row)
 _WORD = re.compile(r"(?<!\w)[A-Za-z]+(?:'[a-z]+)?(?!\w)")
 _SPARED = re.compile(r'\S*[\d_@/{}]\S*|\b[A-Z]{2,}\b') # numbers, ids, addresses, sizes such as XL
 
+# %% ../../nbs/envs/ecomrlve_noise.ipynb #3cf06ec1
 @lru_cache(1 << 12)
 def _words(text:str, exact:tuple[str, ...]) -> tuple[tuple[int, int], ...]: # spans of the words that may be mistyped
     kept = [m.span() for m in _SPARED.finditer(text)] + [m.span() for x in exact if x for m in re.finditer(re.escape(x), text)]
@@ -36,12 +37,14 @@ def _mistype(word:str, i:int, how:float) -> str: # shares of the four ways: 30, 
     else: new = word[:i] + _NEAR.get(c, (c, c))[int(how * 1000) % 2] + rest
     return word if new.lower() in SENSE else new
 
+# %% ../../nbs/envs/ecomrlve_noise.ipynb #96f49435
 def _slip(word:str, when, how) -> tuple[float, str]: # (the rate above which it happens, the word with its one slip); `when`, `how`: one number a letter
     letters = [(float(when[i]), _mistype(word, i, float(how[i]))) for i in range(1, len(word)) if len(word) > 3 and word[i].isalpha()]
     slang = SLANG.get(word.lower())
     if slang: letters.append((float(when[0]) / 3, slang.capitalize() if word[0].isupper() else slang))
     return min(letters, default=(1.0, word))
 
+# %% ../../nbs/envs/ecomrlve_noise.ipynb #3ba7a978
 def misspell(
     text:str,
     rate:float,             # chance of a letter; a word of slang has three times the chance
@@ -64,6 +67,7 @@ def misspellings(word:str) -> frozenset[str]:
     slips = {_mistype(word, i, how) for i in range(1, len(word)) for how in hows if len(word) > 3 and word[i].isalpha()}
     return frozenset(slips | {SLANG.get(word, word)}) - {word}
 
+# %% ../../nbs/envs/ecomrlve_noise.ipynb #534321a9
 @lru_cache(64)
 def _readings(words:tuple[str, ...]) -> dict[str, str]: # a slip -> the one word it comes from
     many = Counter(x for w in words for x in misspellings(w))
@@ -86,6 +90,7 @@ _TURNS = (re.compile(r"\b(?:not|no|never|without|except|nothing|none)\b|n't\b"),
 def _count(span:str, text:str) -> int:
     return len(re.findall(rf'(?<!\w){re.escape(span)}(?!\w)', text))
 
+# %% ../../nbs/envs/ecomrlve_noise.ipynb #a9679a36
 def faithful(text:str, new:str, exact:tuple[str, ...]) -> bool:
     "Does a new text say what the old one says, as far as code can tell?"
     if not new or len(new) > 3 * len(text) or re.search(r'[{}<>\[\]]', new) and not re.search(r'[{}<>\[\]]', text): return False
@@ -94,6 +99,7 @@ def faithful(text:str, new:str, exact:tuple[str, ...]) -> bool:
     if Counter(_NUMBER.findall(new)) != Counter(_NUMBER.findall(text)) or set(_COUNTED.findall(low)) - set(_COUNTED.findall(was)): return False
     return all(bool(t.search(low)) == bool(t.search(was)) for t in _TURNS)
 
+# %% ../../nbs/envs/ecomrlve_noise.ipynb #ab1ee764
 _ASK = 'Rewrite what this shopper says in casual English. Keep every number, name and value letter by letter, keep what is unwanted, add nothing and leave nothing out. Answer with the new text only, in one line.\n\n'
 
 def paraphrase(
@@ -103,6 +109,6 @@ def paraphrase(
 ) -> str:
     "A text in other words, or as it was when the new words do not say the same or none come."
     try: new = ask(_ASK + text)
-    except Exception: return text # whatever breaks in somebody's client, the shopper has the words of the template
+    except Exception: return text
     new = ' '.join(new.split()) if isinstance(new, str) else ''
     return new if faithful(text, new, exact) else text

@@ -157,8 +157,11 @@ class Reader(Walker):
         found = [(*points(p, line), p['name']) for p in shown(o)]
         return sorted(((s, cost, name, v['number']) for s, cost, v, name in found if v), key=lambda c: (-c[0], c[1]))
 
-    def _items(self, text):
-        for n in things_in(text): text = yield from self._asked(text, (f'item {n}',))
+    def _items(self, text): # asks about things of which less is said than of others
+        things = things_in(text)
+        most = max([3, *(x.count(';') for x in things.values())])
+        for n, said in things.items():
+            if said.count(';') < most: text = yield from self._asked(text, (f'item {n}',), 1)
         return things_in(text)
 
     def _line(self, text): # the order and line whose title says most of the text, and the page of orders

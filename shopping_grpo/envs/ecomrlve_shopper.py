@@ -18,6 +18,7 @@ from .ecomrlve_persona import VALUED
 def _check_texts(what:str, texts):
     if bad := next((t for t in texts if re.search(r'[{}\n\r]', t)), None): raise DataError(f"{what}: {bad[:60]!r} holds a brace or a line break, which no shopper says; choose another product or mend its text")
 
+# %% ../../nbs/envs/ecomrlve_shopper.ipynb #1ee4e06b
 @dataclass(frozen=True)
 class Fact:
     "One thing that the shopper can say."
@@ -52,6 +53,7 @@ class Script:
         if not self.persona: return self.facts
         return (*self.facts, Fact('persona', (self.persona,), tuple(x for x in VALUED.values() if x in self.persona), ('matter', 'important', 'importance', 'priority', 'priorities', 'care about')))
 
+# %% ../../nbs/envs/ecomrlve_shopper.ipynb #4b0295fd
 def _tuples(x): return tuple(map(_tuples, x)) if isinstance(x, (list, tuple)) else x
 
 def read_script(plain:dict) -> Script: # `plain`: `dataclasses.asdict` of a script, through JSON or not
@@ -68,6 +70,8 @@ OPENINGS = dict(
     STATUS=('Where is {about}?', "I'm waiting for {about}", 'Can you tell me what has become of {about}?', 'Please look up the status of {about}', "I'd like to know the status of {about}", 'What is the status of {about}?', 'Has anything happened with {about}?'),
     POLICY=('I have a question. {about}', 'Please tell me this. {about}', 'Could you look something up for me? {about}', 'One question about your terms. {about}', 'I cannot find this in your terms. {about}', 'Hi, quick question. {about}', "I'd like to know this. {about}"),
     BUNDLE=("I'm getting ready for {about} and need a few things", 'Please put together what I need for {about}', 'Can you help me shop for {about}?', "I'm planning {about} and have nothing yet", 'What should I buy for {about}?', "I'd like a set of things for {about}", 'I need things for {about}'))
+
+# %% ../../nbs/envs/ecomrlve_shopper.ipynb #4f36d660
 _NOTES = ('Please note: ', 'To be exact: ', 'In detail: ', 'One thing to know: ')
 _JOINS = (('; ', '; '), ('; ', '; and '))
 _NEXT = ('Next: ', 'One more thing: ', 'Thanks. Now this: ', 'Good. The next thing: ', 'Thanks. Another thing: ', 'And then: ')
@@ -92,10 +96,11 @@ def _voice(fact:Fact, typos:float, seed) -> _Voice:
     way, lead = d.pick(fact.ways), d.pick(_LEADS)
     return _Voice(fact, omit, order, misspell(way, typos, fact.exact, d), lead)
 
+# %% ../../nbs/envs/ecomrlve_shopper.ipynb #10ec1da8
 def _end(text:str) -> str: return text if text[-1] in '.?!' else text + '.'
 
 def _frame(frames, values:dict, typos:float, d:Draws) -> str: # a frame with slips, then filled
-    text = misspell(d.pick(frames), typos, tuple(f'{{{k}}}' for k in values), d)
+    text = misspell(d.pick(frames), typos, (), d)
     for k, v in values.items(): text = text.replace(f'{{{k}}}', v)
     return text
 
@@ -108,6 +113,7 @@ class Opening:
     wrong: tuple[str, ...] = ()  # keys of those that it tells wrongly; 'about' when the topic is one that is dropped later
     exact: tuple[str, ...] = ()  # spans of the text that a paraphrase must keep
 
+# %% ../../nbs/envs/ecomrlve_shopper.ipynb #73d72229
 def open_script(
     script:Script,
     omit:float=0.,   # chance that a fact is withheld
@@ -138,6 +144,7 @@ def _name(word:str) -> re.Pattern: # `use` is not found in `because`; a plural i
 
 def _plain(question:str) -> str: return ' '.join(unicodedata.normalize('NFKC', question).casefold().split())
 
+# %% ../../nbs/envs/ecomrlve_shopper.ipynb #acc988a1
 def named(facts, question:str, told=frozenset()) -> list[Fact]: # `told`: keys that come second among facts of one name
     "The facts that a question asks for, in the order of their names in it."
     q, spans = _plain(question), {}
@@ -194,10 +201,10 @@ def unreachable(script:Script) -> list[str]: # keys; must be empty
     silent = Opening('', tuple(f.key for f in script.said if f.must), tuple(f.key for f in script.said if f.was))
     def had(f, name):
         shopper = Shopper(script, silent)
-        for _ in script.said: shopper.answer(f'What about the {name}?')
-        return shopper.ledger[f.key] in ('asked', 'corrected')
+        return any(shopper.answer(f'What about the {name}?') and shopper.ledger[f.key] in ('asked', 'corrected') for _ in script.said)
     return [f.key for f in script.said if not f.must and not any(had(f, n) for n in f.names)]
 
+# %% ../../nbs/envs/ecomrlve_shopper.ipynb #53893c64
 def blame(
     ledger:dict[str, str],
     needed, # keys of the facts that the grade depends on
