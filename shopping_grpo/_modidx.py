@@ -491,8 +491,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                       'shopping_grpo/envs/ecomrlve_audit.py'),
                                                    'shopping_grpo.envs.ecomrlve_audit.loop': ( 'envs/ecomrlve_audit.html#loop',
                                                                                                'shopping_grpo/envs/ecomrlve_audit.py'),
-                                                   'shopping_grpo.envs.ecomrlve_audit.luck': ( 'envs/ecomrlve_audit.html#luck',
-                                                                                               'shopping_grpo/envs/ecomrlve_audit.py'),
                                                    'shopping_grpo.envs.ecomrlve_audit.more': ( 'envs/ecomrlve_audit.html#more',
                                                                                                'shopping_grpo/envs/ecomrlve_audit.py'),
                                                    'shopping_grpo.envs.ecomrlve_audit.negative': ( 'envs/ecomrlve_audit.html#negative',
