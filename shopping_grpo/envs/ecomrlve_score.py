@@ -59,7 +59,7 @@ def f1(found:int, given:int, wanted:int) -> Fraction:
 # %% ../../nbs/envs/ecomrlve_score.ipynb #9aa95544
 def check_products(p:Part, g:Given, catalog:Catalog) -> list[Verdict]: # PD, SUB
     "As many right products as asked for, and no other."
-    good = {x.product for x in g.products if right(p.wants[0], x, catalog)}
+    good = {x.product for x in g.products if wanted(p.wants[0], x, catalog)}
     return [Verdict('products', f1(len(good), len(g.products), p.k) == 1, float(f1(len(good), len(g.products), p.k)))]
 
 # %% ../../nbs/envs/ecomrlve_score.ipynb #a7947c5e

@@ -77,7 +77,7 @@ class Returning(Ordering):
 
     def _read_return_replace(self, order, line, reason, method, product):
         o, x, _ = self._read_return_initiate(order, line, reason, method)
-        return o, x, self._read_cart_add(product)
+        return o, x, self._read_one(product)
 
     def _send_back(self, reason, method):
         o, x, pick = self._ready

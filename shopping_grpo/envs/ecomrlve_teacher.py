@@ -104,13 +104,13 @@ class Teacher(Guided):
 
     def _cart(self, part, said):
         o = yield from self._do(call('visit_history'), 'what was looked at')
-        cards = shown(o)
+        cards, pages = shown(o), {} # a page is read once
         for k, w in enumerate(part.wants, 1):
             why = ''
             for h in cards:
                 if any(speaks(h['title'], c, w.category, 'en') is False for c in w.constraints): continue
-                o = yield from self._do(call('catalog_get', products=h['name']), f'{why}, the next one' if why else f'item {k}: its title fits')
-                page = shown(o)[0]
+                if h['asin'] not in pages: pages[h['asin']] = shown((yield from self._do(call('catalog_get', products=h['name']), f'{why}, the next one' if why else f'item {k}: its title fits')))[0]
+                page = pages[h['asin']]
                 why = self._verdict(w, page)
                 number = next((n for n, (v, x) in enumerate(zip(self.catalog[page['asin']].variants, page['variants']), 1) if x['available'] and v.id in w.accepted), 0)
                 if not number: continue

@@ -18,7 +18,7 @@ from .ecomrlve_goals import COLLECTIONS, KINDS, Part, aim_of, chance
 from .ecomrlve_noise import misspell, paraphrase
 from .ecomrlve_shopper import Shopper, open_script
 from .ecomrlve_terms import make_terms
-from .shoppingbench_shop import ORDERS, VIEWS, Pick, price_text, product_text, read_picks, read_price, result_line, unit_price, variant_text, write_pick
+from .shoppingbench_shop import ORDERS, VIEWS, Pick, meant, price_text, product_text, read_picks, read_price, result_line, unit_price, variant_text, write_pick
 from ..phrase import words
 from ..progress import Progress
 from ..search import Filters, tokens
@@ -84,14 +84,14 @@ class Turns(Rules):
         return self._said(opening.text)
 
     def _said(self, text:str) -> str: # in other words where somebody offers them: every value survives, or the template stands
-        if not self.speaker: return text
+        if not self.speaker: return self._told(text)
         values = {x for w in self.part.wants for c in w.constraints if c.kind != 'price' for x in words(c, w.category, 'en') if x in text} | {x for f in self.part.script.said for x in f.exact if x in text} | {*re.findall(r'\$?\d+(?:\.\d+)?', text)}
-        return misspell(paraphrase(text, tuple(sorted(values)), self.speaker), self.aim.axes.typos, tuple(sorted(values)), Draws(self.aim.salt, 'slips', text))
+        return self._told(misspell(paraphrase(text, tuple(sorted(values)), self.speaker), self.aim.axes.typos, tuple(sorted(values)), Draws(self.aim.salt, 'slips', text)))
 
     @property
     def part(self) -> Part: return self.aim.parts[min(self._state['part'], len(self.aim.parts) - 1)]
     def _greeting(self): return clean(self._opening if self.speaker else self._task.prompt)
-    def _plain_state(self): return [self._state, vars(self.progress), self.shopper.state]
+    def _plain_state(self): return [self._state, vars(self.progress), self.shopper.state, self._heard, self._given]
     def _data(self): return fresh(self._page)
     def _looping(self): return self.progress.looping
 
@@ -132,6 +132,11 @@ class Naming(Turns):
 
     def _show(self, ids): # by a search, the history or an order; a page that was asked for by its id does not count
         self._state['known'] += [i for i in ids if i not in self._state['known']]
+
+    def _told(self, text:str) -> str: # by the shopper; an order that he names is known
+        words = set(re.findall(r'\w+', text))
+        self._show([o.id for o in self._orders if o.id in words])
+        return clean(text)
 
     def _use(self, *ids): # ids that the agent acts on
         self._state['used'] += len(ids)
@@ -267,13 +272,21 @@ class Reading(Searching):
 # %% ../../nbs/envs/ecomrlve_tools.ipynb #5b6c02ca
 class Carrying(Reading):
     "Add, remove, change and look."
-    def _read_cart_add(self, product):
+    def _read_one(self, product) -> Pick:
         picks = read_picks(product, self._resolve)
         if len(picks) != 1: raise ToolError('add one product at a time')
         p, pick = self.catalog[picks[0].product], picks[0]
-        if self.aim.sold_out(p.id): raise ToolError(f'{self._name(p.id)} is sold out')
+        if self.aim.sold_out(p.id): raise ToolError(f'{clean(product)[:20]} is sold out')
         if len(p.variants) > 1 and not pick.number: raise ToolError(f'choose a variant: ID#1 to ID#{len(p.variants)}')
         return pick
+
+    def _read_cart_add(self, product):
+        pick = self._read_one(product)
+        self._in_stock(pick, pick.quantity + sum(q for i, k, q in self._state['cart'] if (i, k) == pick[:2]))
+        return pick
+
+    def _in_stock(self, pick, quantity):
+        if (left := min(v.stock for v in meant(pick, self.catalog[pick.product]))) < quantity: raise ToolError(f'there are {left} in stock, not {quantity}')
 
     def _cart(self) -> str:
         lines = [f"{n}. {write_pick(Pick(*x), self._name(x[0]))} {self._price(unit_price(Pick(*x), self.catalog[x[0]]))}" for n, x in enumerate(self._state['cart'], 1)]
@@ -309,6 +322,7 @@ class Carrying(Reading):
     def _read_cart_set(self, line, quantity):
         self._read_cart_line(line)
         if not 1 <= quantity <= 99: raise ToolError('quantity must be 1 to 99; cart_remove takes a line out')
+        self._in_stock(Pick(*self._state['cart'][line - 1]), quantity)
 
     @tool
     def cart_set(self,
