@@ -59,7 +59,7 @@ def give_up_honestly(w, o):
         yield call('order_list')
         yield reply()
 
-# %% ../../nbs/envs/ecomrlve_audit.ipynb #818d1652
+# %% ../../nbs/envs/ecomrlve_audit.ipynb #6ae4fe2d
 def luck(t:Task) -> float: # in [0, 1]
     "How often who names one thing without reading is right, at most."
     p, *others = aim_of(t.goal).parts
