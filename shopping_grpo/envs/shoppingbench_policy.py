@@ -4,20 +4,19 @@
 
 # %% auto #0
 __all__ = ['PUBLISHED', 'Walker', 'find', 'view', 'recommend', 'end', 'shown', 'published_call', 'solution', 'look_up', 'Oracle',
-           'GiveUp', 'RecommendFirst', 'RandomCalls', 'read_request', 'limits', 'points', 'Rule', 'filters_of', 'wider',
-           'note', 'Guided', 'Teacher', 'counterpart']
+           'GiveUp', 'RecommendFirst', 'RandomCalls', 'read_request', 'limits', 'points', 'Reader', 'Rule',
+           'filters_of', 'wider', 'note', 'Guided', 'Teacher', 'counterpart']
 
 # %% ../../nbs/envs/shoppingbench_policy.ipynb #44a8a71b
 "Scripted policies and the teacher for ShoppingBench."
 import re
-from itertools import combinations
 from ..catalog import Catalog, Product, Variant
 from ..core import Draws, PolicyError
 from ..env import Message, Observation, ToolCall
 from .shoppingbench_coupons import slots_of
 from .shoppingbench_goals import Aim, Want, aim_of, serving
 from .shoppingbench_shop import Pick, cents, listed, pick_of, write_pick
-from .shoppingbench_voucher import Voucher, solve, together
+from .shoppingbench_voucher import PLATFORM, Offer, Slot, Voucher, solve
 from ..search import tokens
 from ..task import Constraint, satisfied
 from ..teacher import QUIET, Noise, query_words, speaks
@@ -136,14 +135,19 @@ class RandomCalls(Walker):
             o = yield ToolCall(tool.name, {k: given[k] for k in tool.parameters['required']})
 
 # %% ../../nbs/envs/shoppingbench_policy.ipynb #fd3687fb
-_LINE, _VOUCHER = re.compile(r'^\d+\. (?:(\d+) x )?(.+)$'), re.compile(r'^(\w+): .*; (may be combined|alone)$')
+_LINE, _VOUCHER = re.compile(r'^\d+\. (?:(\d+) x )?(.+)$'), re.compile(r'^(\w+): (?:\$(\d+)|(\d+)%) off(?:, at most \$(\d+),)? when (?:the whole order|what you take from (.+)) reaches \$(\d+); (may be combined|alone)$')
 
-def read_request(prompt:str) -> dict: # lines: (pieces, text); vouchers: (key, combines); one_shop; maker: the description of a maker, or ''
+def _voucher(m) -> Voucher: # a match of `_VOUCHER`
+    key, face, percent, cap, shop, threshold, stacks = m.groups()
+    amount = lambda x: x and int(x) * 100
+    return Voucher(key, shop or PLATFORM, 'fixed' if face else 'percentage', amount(threshold), amount(face), percent and int(percent), amount(cap), stacks != 'alone')
+
+def read_request(prompt:str) -> dict: # lines: (pieces, text); vouchers; one_shop; maker: the description of a maker, or ''
     "What a reader sees in a request."
     rows = prompt.split('\n')
     lines = [(int(m[1] or 1), m[2]) for r in rows if (m := _LINE.match(r))]
     maker = re.search(r'(?:from the maker|the one) (.*)\.$', prompt)
-    return dict(lines=lines or [(1, prompt[:maker.start()].rsplit('. ', 1)[0] if maker else prompt)], vouchers=[(m[1], m[2] != 'alone') for r in rows if (m := _VOUCHER.match(r))],
+    return dict(lines=lines or [(1, prompt[:maker.start()].rsplit('. ', 1)[0] if maker else prompt)], vouchers=[_voucher(m) for r in rows if (m := _VOUCHER.match(r))],
         one_shop=bool(lines) and not any(r == 'Vouchers:' for r in rows), maker=maker[1] if maker else '')
 
 # %% ../../nbs/envs/shoppingbench_policy.ipynb #5606988f
@@ -167,33 +171,26 @@ def points(p:dict, line:str, brand:str='') -> tuple[float, int, dict]: # (share 
         best = max(best, (score, -price, v), key=lambda x: x[:2])
     return best[0], -best[1], best[2]
 
-# %% ../../nbs/envs/shoppingbench_policy.ipynb #655113f8
-class Rule(Walker):
-    "Reads `look` products for each line, a page where money is short, and takes what answers most of it."
-    name = 'rule'
-    def __init__(self, look:int=4, tries:int=8): self.look, self.tries = look, tries # `tries`: ways to enter vouchers that are worked out
+# %% ../../nbs/envs/shoppingbench_policy.ipynb #8d899843
+class Reader(Walker):
+    "Reads `look` products for each line and takes what answers most of it."
+    def __init__(self,
+        look:int=4,
+        vouchers:int=9,  # so many of those on offer are thought of
+        compares:int=99, # so many equally good things for one line
+    ): self.look, self.vouchers, self.compares = look, vouchers, compares
 
     def _best(self, line, brand='', look=0, **filters): # candidates (points, price, name, number, shop), best first
-        o = yield find(f'{line} {brand}', **filters)
+        o = yield find(f'{line} {brand}'.strip(), **filters)
         if not (names := [p['name'] for p in shown(o)][:look or self.look]): return []
         o = yield view(*names)
         found = [(*points(p, line, brand), p) for p in shown(o)]
         return sorted(((s, price, p['name'], v['number'], p['shop']) for s, price, v, p in found if v), key=lambda c: (-c[0], c[1]))
 
-    def walk(self, o):
-        said = read_request(self.prompt)
-        brand = (yield from look_up(said['maker'])) if said['maker'] else ''
-        chosen = (yield from self._one_shop(said['lines'])) if said['one_shop'] else (yield from self._each(said['lines'], brand, 10 if said['vouchers'] else 0))
-        if not chosen: yield end(False)
-        names = [f'{name}#{number}' + (f'*{n}' if n > 1 else '') for (n, _), (_, _, name, number, _) in zip(said['lines'], chosen)]
-        entered = (yield from self._pay(names, said['vouchers'])) if said['vouchers'] else ()
-        yield recommend(names, entered)
-        yield end()
-
-    def _each(self, lines, brand, look):
+    def _each(self, lines, brand):
         out = []
         for _, line in lines:
-            found = yield from self._best(line, brand, look)
+            found = yield from self._best(line, brand)
             if found := [c for c in found if c[2] not in [x[2] for x in out]]: out.append(found[0])
         return out if len(out) == len(lines) else []
 
@@ -208,13 +205,35 @@ class Rule(Walker):
         whole = [t for t in tried.values() if len(t) == len(lines)]
         return max(whole, key=lambda t: sum(c[0] for c in t), default=[])
 
-    def _pay(self, names, vouchers): # the cheapest of each voucher alone and each pair that goes together
-        ways = [(k,) for k, _ in vouchers] + list(combinations([k for k, combines in vouchers if combines], 2))
-        paid = {}
-        for way in ways[:self.tries]:
-            o = yield ToolCall('calculate_voucher', recommend(names, way).args)
-            if not o.error: paid[way] = o.data['pay']
-        return min(paid, key=paid.get, default=())
+# %% ../../nbs/envs/shoppingbench_policy.ipynb #f105cb5e
+class Rule(Reader):
+    "Reads a request, finds what answers most of it, and works out what a basket costs least."
+    name = 'rule'
+    def walk(self, o):
+        said = read_request(self.prompt)
+        brand = (yield from look_up(said['maker'])) if said['maker'] else ''
+        if said['vouchers']: names, entered = yield from self._basket(said['lines'], said['vouchers'][:self.vouchers])
+        else:
+            chosen = (yield from self._one_shop(said['lines'])) if said['one_shop'] else (yield from self._each(said['lines'], brand))
+            names, entered = [f'{name}#{number}' for _, _, name, number, _ in chosen], ()
+        if not names: yield end(False)
+        yield recommend(names, entered)
+        yield end()
+
+    def _basket(self, lines, vouchers): # names of picks, keys of vouchers
+        slots = []
+        for n, line in lines:
+            found = yield from self._best(line, look=10)
+            for shop in list(dict.fromkeys(v.scope for v in vouchers if v.scope != PLATFORM))[:2]: found += yield from self._best(line, shop=shop)
+            slots.append((list(dict.fromkeys(Offer(name, str(number), shop, price) for s, price, name, number, shop in found if s == max(c[0] for c in found)))[:self.compares], n))
+        for _ in range(4):
+            basket = solve([Slot(tuple(offers), n) for offers, n in slots], vouchers) if all(offers for offers, _ in slots) else None
+            if basket is None: return [], ()
+            names = [write_pick(Pick(o.product, int(o.variant), n)) for o, n in zip(basket.offers, basket.quantities)]
+            o = yield ToolCall('calculate_voucher', recommend(names, [v.key for v in basket.vouchers]).args)
+            if not o.error: break
+            slots = [([x for x in offers if f'{x.product}#{x.variant} has' not in o.text], n) for offers, n in slots]
+        return names, tuple(v.key for v in basket.vouchers)
 
 # %% ../../nbs/envs/shoppingbench_policy.ipynb #7fd626ce
 def filters_of(w:Want, vouchers:bool=False) -> dict:
