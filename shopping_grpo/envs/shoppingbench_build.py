@@ -21,7 +21,7 @@ from ..generate import SIZES
 class BenchRequests(Riddles):
     "Tasks of ShoppingBench over an English catalogue with families, by intent, split and number."
 
-PLANS = dict(lesson=(8000, dict(wishes=(1, 3), blind=0.5, training=['product'] * 5 + ['knowledge', 'shop', 'voucher']))) # size -> training tasks, and knobs, where they are not the usual ones
+PLANS = dict(lesson=(6400, dict(wishes=(1, 3), blind=0.5, training=['product'] * 5 + ['knowledge', 'shop', 'voucher']))) # size -> training tasks, and knobs, where they are not the usual ones
 
 def requests_for(catalog:Catalog, seed:int, intent:str='', **knobs) -> BenchRequests:
     "The task generator that fits a catalogue."
