@@ -5,10 +5,11 @@
 # %% auto #0
 __all__ = ['log', 'PRICES', 'RETRIED', 'SYSTEM', 'EndpointConfig', 'Price', 'cost', 'read_usage', 'SpentError', 'Meter', 'Fault',
            'retry_after', 'judge', 'read_completion', 'Client', 'spoken', 'read_tokens', 'turn_facts', 'Endpoint',
-           'make_policy']
+           'make_policy', 'asker']
 
 # %% ../nbs/20b_endpoint.ipynb #57510631
 import http.client, json, logging, os, re, ssl, threading, time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
@@ -349,3 +350,17 @@ def make_policy(
     model, at, url = spec.removeprefix('endpoint:').rpartition('@')
     if not at: model, url = url, EndpointConfig.base_url
     return Endpoint(EndpointConfig(model, url, **config), meter)
+
+# %% ../nbs/20b_endpoint.ipynb #db5b7cde
+def asker(config:EndpointConfig, meter:Meter|None=None, prices:dict[str, Price]=PRICES, seed:int=0, sleep=time.sleep) -> Callable[[str], str]:
+    "A function that asks a model one question without tools: prompt -> answer. It raises `PolicyError`."
+    client, meter, price = Client(config, sleep), meter or Meter(), prices.get(config.model)
+    def ask(prompt):
+        meter.check()
+        given = dict(temperature=config.temperature, top_p=config.top_p, max_tokens=config.max_tokens, seed=Draws(seed, 'ask', prompt).one(1 << 31) if config.seeded else None)
+        body = dict(model=config.model, messages=[dict(role='user', content=prompt)]) | {k: v for k, v in given.items() if v is not None} | config.extra
+        response = client.ask(body, Draws(seed, 'ask back-off', prompt))
+        used = read_usage(response)
+        meter.add(used, cost(price, used))
+        return split_thought(content_text(response['choices'][0]['message'].get('content')))[1]
+    return ask

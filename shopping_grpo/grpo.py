@@ -6,7 +6,7 @@
 __all__ = ['EPS', 'FILTERS', 'SHAPES', 'ADVANTAGES', 'ALGORITHMS', 'numbers', 'dr_grpo', 'grpo', 'batch_std', 'leave_one_out',
            'step_groups', 'gigpo', 'everything', 'varied', 'band', 'top_variance', 'outcome', 'verified',
            'success_first', 'Algorithm', 'advantages', 'token_weights', 'log_ratio', 'clipped', 'policy_loss', 'kl_k3',
-           'Recipe', 'Curriculum']
+           'Recipe']
 
 # %% ../nbs/40_grpo.ipynb #a668e5a6
 "Advantages, group filters, rewards for training and policy losses as pure functions."
@@ -15,8 +15,9 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from functools import partial
 import numpy as np, torch
-from .core import DataError, Draws, ScoreError
+from .core import DataError, ScoreError
 from .reward import Masked
+from .scheduler import SCHEDULES, make_schedule
 
 # %% ../nbs/40_grpo.ipynb #e42a51f8
 def numbers(
@@ -236,7 +237,7 @@ def kl_k3(
 # %% ../nbs/40_grpo.ipynb #b5910449
 @dataclass(frozen=True)
 class Recipe:
-    "What a run of GRPO is told. `change` replaces fields of the algorithm, `shaping` parameters of the reward."
+    "What a run of GRPO is told. `change` replaces fields of the algorithm, `shaping` parameters of the reward, `schedule` those of the curriculum."
     algorithm:str = 'dapo'
     change:dict = field(default_factory=dict)
     reward:str = 'success_first'
@@ -260,17 +261,20 @@ class Recipe:
     max_grad:float = 1.0
     beta:float = 0.0           # weight of the KL to the policy it began from
     bf16:bool = False
-    curriculum:str = 'none'    # or levels
+    curriculum:str = 'none'    # none, or a schedule of `40d_scheduler`: adaptive, easy, hard or wide
+    schedule:dict = field(default_factory=dict) # its parameters
     validate:int = 10          # steps between validations
     seed:int = 0
 
     def __post_init__(self):
-        for name, known in (('algorithm', ALGORITHMS), ('reward', SHAPES), ('filter', FILTERS), ('curriculum', ('none', 'levels'))):
+        for name, known in (('algorithm', ALGORITHMS), ('reward', SHAPES), ('filter', FILTERS), ('curriculum', ('none', *SCHEDULES))):
             if (value := getattr(self, name)) not in known: raise DataError(f"recipe: {name} {value!r} is unknown; choose one of {', '.join(known)}")
         if self.n < 2: raise DataError("recipe: n is the size of a group and must be 2 or more")
         if low := [k for k in 'steps groups rounds passes minibatches max_new piece'.split() if getattr(self, k) < 1]: raise DataError(f"recipe: {low[0]} must be 1 or more")
         if self.temperature <= 0: raise DataError("recipe: temperature must be above 0; at 0 all attempts are the same")
         self.rule, self.pay # both raise on a parameter that is unknown
+        if self.curriculum != 'none': make_schedule(self.curriculum, ('any',), **self.schedule)
+        elif self.schedule: raise DataError(f"recipe: without a curriculum there is no schedule, but it has {', '.join(self.schedule)}; choose a curriculum, or leave schedule out")
 
     @property
     def rule(self) -> Algorithm:
@@ -289,31 +293,3 @@ class Recipe:
         "Share of the learning rate at a step: linear warm-up, then a line down to `final`."
         rest = 1 - max(0, step - self.warmup) / max(1, self.steps - self.warmup)
         return min(1, (step + 1) / max(1, self.warmup)) * (self.final + (1 - self.final) * rest)
-
-# %% ../nbs/40_grpo.ipynb #5b71c3f3
-class Curriculum:
-    "Draws tasks, and watches how they go."
-    def __init__(self, tasks, kind:str='none', seed:int=0,
-        promote:float=0.6, # success on the highest open level that opens the next
-        window:int=24):    # groups of that level that are looked at
-        self.tasks, self.seed, self.promote, self.window = list(tasks), seed, promote, window
-        if not self.tasks: raise DataError("there is no task to train on; build some with `shopping-grpo data build`")
-        self.levels = sorted({t.difficulty for t in self.tasks}) if kind == 'levels' else [max(t.difficulty for t in self.tasks)]
-        self.drawn, self.level, self.recent = 0, 0, []
-
-    def draw(self, n:int) -> list: # different ones, as far as there are so many
-        "The next tasks."
-        d, open_ = Draws(self.seed, 'tasks', self.drawn), [t for t in self.tasks if t.difficulty <= self.levels[self.level]]
-        self.drawn += 1
-        return [open_[i] for start in range(0, n, len(open_)) for i in d.perm(len(open_))[:n - start]]
-
-    def note(self, task, success:float|None): # of the group; None where nothing was scored
-        "Take down how a group went."
-        if success is None or task.difficulty != self.levels[self.level] or self.level == len(self.levels) - 1: return
-        self.recent = [*self.recent, success][-self.window:]
-        if len(self.recent) == self.window and sum(self.recent) / self.window >= self.promote: self.level, self.recent = self.level + 1, []
-
-    @property
-    def state(self) -> dict: return dict(drawn=self.drawn, level=self.level, recent=self.recent)
-    @state.setter
-    def state(self, s:dict): self.drawn, self.level, self.recent = s['drawn'], s['level'], list(s['recent'])

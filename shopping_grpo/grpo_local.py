@@ -15,10 +15,11 @@ from pathlib import Path
 import numpy as np, torch
 from .checkpoint import Checkpoints
 from .core import Draws
-from .grpo import FILTERS, Curriculum, Recipe, advantages, kl_k3, numbers, outcome, policy_loss, token_weights
+from .grpo import FILTERS, Recipe, advantages, kl_k3, numbers, outcome, policy_loss, token_weights
 from .lockstep import Sampling, lockstep, training_tokens
 from .model import LanguageModel
 from .monitor import stop_reason, vitals
+from .scheduler import plan
 from .sft import Training, collate, optimizers, set_rate, token_logps
 from .sft_local import choose, validate
 from .task import refuse_final
@@ -167,17 +168,17 @@ class Kept:
     "What a run is made of, and what of it changes."
     def __init__(self, model, template,
         env_factory,  # () -> Environment
-        tasks,        # to train on
+        tasks,        # to train on: a list, or a `Source` that makes them by difficulty
         validation,   # tasks that choose the checkpoint; may be empty
         recipe:Recipe,
         path,         # folder for checkpoints and the best model
         log=lambda step, **values: None, # e.g. `Run.log`
         save_every:int=10):
-        refuse_final([*tasks, *validation])
+        refuse_final([*([] if hasattr(tasks, 'at') else tasks), *validation]) # a source hands out no final task
         self.model, self.template, self.env_factory, self.validation, self.recipe, self.path, self.log, self.save_every = model, template, env_factory, list(validation), recipe, Path(path), log, save_every
         self.reference = copy.deepcopy(model).requires_grad_(False).eval()
         self.opts = optimizers(model, Training(lr=recipe.lr, muon=recipe.muon, decay=recipe.weight_decay))
-        self.curriculum, self.step, self.history, self.best, self.stopped = Curriculum(tasks, recipe.curriculum, recipe.seed), 0, [], None, ''
+        self.curriculum, self.step, self.history, self.best, self.stopped = plan(tasks, recipe.curriculum, recipe.schedule, recipe.seed), 0, [], None, ''
         self.sampling, self.checkpoints = Sampling(recipe.temperature, max_new=recipe.max_new, max_length=recipe.max_length), Checkpoints(self.path/'checkpoints')
         self._resume()
 
@@ -200,10 +201,10 @@ class Steps(Kept):
         "Play tasks until enough groups pass the filter, or the rounds are used up."
         r, groups, passed = self.recipe, [], 0
         for i in range(r.rounds):
-            tasks = self.curriculum.draw(r.groups)
-            new = play(self.model, self.template, self.env_factory, tasks, r.n, Draws(r.seed, 'rollout', self.step, i).one(1 << 31), self.sampling)
+            lessons = self.curriculum.draw(r.groups)
+            new = play(self.model, self.template, self.env_factory, [x.task for x in lessons], r.n, Draws(r.seed, 'rollout', self.step, i).one(1 << 31), self.sampling)
             won = numbers([[outcome(row) for row in g] for g in new])
-            for t, w in zip(tasks, won): self.curriculum.note(t, None if np.isnan(w).all() else float(np.nanmean(w)))
+            for lesson, w in zip(lessons, won): self.curriculum.note(lesson, w)
             groups, passed = groups + new, passed + int(FILTERS[r.filter](won).sum())
             if passed >= r.groups: break
         return groups
@@ -217,8 +218,8 @@ class Steps(Kept):
         played = time.perf_counter()
         chosen, paid = samples(groups, r)
         done = update(self.model, self.opts, chosen, r, self.template.tokenizer.pad_token_id, self.step, self.reference) if chosen else {}
-        return vitals(groups, paid) | done | dict(episodes=sum(map(len, groups)), trained=len(chosen), level=self.curriculum.level, lr=r.lr * r.rate(self.step),
-            tokens=sum(len(s['tokens']['ids']) for g in groups for row in g for s in row['steps']), play_s=round(played - start, 3), update_s=round(time.perf_counter() - played, 3), cpu_s=round(time.process_time() - spent, 3))
+        return vitals(groups, paid) | done | dict(episodes=sum(map(len, groups)), trained=len(chosen), lr=r.lr * r.rate(self.step),
+            tokens=sum(len(s['tokens']['ids']) for g in groups for row in g for s in row['steps']), play_s=round(played - start, 3), update_s=round(time.perf_counter() - played, 3), cpu_s=round(time.process_time() - spent, 3)) | self.curriculum.signs
 
 # %% ../nbs/40b_local.ipynb #75d36edd
 class Trainer(Steps):

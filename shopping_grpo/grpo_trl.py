@@ -191,12 +191,13 @@ class ShopTrainer(GRPOTrainer):
 # %% ../nbs/41_trl.ipynb #5c6f6be2
 def make(model, template, env_factory, tasks, recipe:Recipe, path, save_every:int=0) -> ShopTrainer:
     "A TRL trainer for a recipe."
+    args = config(recipe, path, env_factory().max_turns, model.device.type == 'cpu', save_every)
     refuse_final(tasks)
     spaced = bool(template.tokenizer.init_kwargs.get(SPACED))
     rows = Dataset.from_list([dict(prompt=[dict(role='user', content='')], key=t.key) for t in tasks for _ in range(-(-recipe.groups // len(tasks)))]) # with fewer rows than groups TRL would train nothing, and say so only in a log
     reference = copy.deepcopy(model).requires_grad_(False).eval()
     model.config.use_cache = True
-    t = ShopTrainer(model=model, args=config(recipe, path, env_factory().max_turns, model.device.type == 'cpu', save_every), train_dataset=rows, processing_class=readable(template.tokenizer),
+    t = ShopTrainer(model=model, args=args, train_dataset=rows, processing_class=readable(template.tokenizer),
         environment_factory=dress(env_factory, tasks, recipe, spaced))
     t.recipe, t.reference, t.beta, t.ended = recipe, reference, recipe.beta, template.answer(ENDED)
     t.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(t.create_optimizer(), lambda update: recipe.rate(update // (recipe.minibatches * recipe.passes)))

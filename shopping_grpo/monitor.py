@@ -78,10 +78,11 @@ RULES = (Rule('entropy', 'falls', .2, True), Rule('entropy', 'rises', 2.5, least
 # %% ../nbs/40a_monitor.ipynb #45fd1b9b
 def _values(history, sign): return [h[sign] for h in history if h.get(sign) is not None]
 
-def improved(history:list[dict], now:float, warm:int) -> bool:
-    "Has success risen by a tenth, or have failures halved, since the beginning?"
-    start = median(_values(history, 'success')[:warm] or [0])
-    return now >= start + .1 or 1 - now <= (1 - start) / 2
+def improved(history:list[dict], i:int, warm:int) -> bool:
+    "Has success risen by a tenth, or have failures halved, since the beginning; or have tasks become harder by the learner's own success?"
+    now, start = history[i].get('success') or 0, median(_values(history, 'success')[:warm] or [0])
+    climbed = any(history[i].get(k, v) > v for k, v in history[0].items() if k.startswith('frontier'))
+    return climbed and now >= start / 2 or now >= start + .1 or 1 - now <= (1 - start) / 2
 
 # %% ../nbs/40a_monitor.ipynb #dfa7d1e4
 def holds(
@@ -93,7 +94,7 @@ def holds(
     "Does a rule apply at a step?"
     now, start = history[i].get(rule.sign), _values(history, rule.sign)[:warm]
     if now is None or i < warm or not start: return False
-    if rule.excused and improved(history, history[i].get('success') or 0, warm): return False
+    if rule.excused and improved(history, i, warm): return False
     if rule.way == 'over': return now > rule.level
     return now < rule.level * median(start) if rule.way == 'falls' else now > max(rule.level * median(start), rule.least)
 

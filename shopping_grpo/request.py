@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['WORDY', 'SCENARIOS', 'MOST', 'BLIND', 'DRAWS', 'VERSION', 'facts', 'choices', 'Shelf', 'draw_budget', 'draw_wishes',
-           'scenario_of', 'conceal', 'difficulty', 'Requests']
+           'scenario_of', 'conceal', 'difficulty', 'upto', 'Requests']
 
 # %% ../nbs/03b_request.ipynb #777659f4
 "Make single-purchase tasks from a catalogue: goals, accepted sets and their requests."
+import copy
 from collections import Counter
 from dataclasses import replace
 from functools import lru_cache
@@ -207,6 +208,10 @@ def difficulty(constraints, near:int) -> int: # `near`: see Shelf.near
 MOST, BLIND, DRAWS = 0.1, 0.1, 2000
 VERSION = 4 # raise it when the same seed gives other tasks
 
+def upto(high:int, share:float, low:int=1) -> int:
+    "The whole number nearest to a share of the way from `low` to `high`."
+    return low + int(share * (high - low) + 0.5)
+
 class Requests:
     "Tasks over one catalogue, by split and number."
     def __init__(self, catalog:Catalog, seed:int, env:str='shopsim',
@@ -232,6 +237,7 @@ class Requests:
         keep = max(16, 40_000 * len(np.unique(self.leaves)) // len(catalog)) # about 40,000 products in memory
         self.shelf = lru_cache(keep)(lambda leaf: Shelf([catalog.at(int(r)) for r in np.flatnonzero(self.leaves == leaf)]))
         self.drawn = Counter() # 'published', or why not -> number of draws
+        self.kinds, self.top, self._levels = (env,), wishes[1] - 1, {} # of `at`: kinds of task, highest difficulty, and the generator of each (kind, difficulty)
 
     def task(self, split:str, number:int) -> Task:
         "Task `number` of a split: the first draw that makes a good task; raises `DataError` after `DRAWS` that do not."
@@ -286,6 +292,21 @@ class Requests:
                 targets[t.goal.target] += 1
             if number > 2 * last + 100: raise DataError(f"split {split} has only {len(out)} of {n} tasks with different goals; ask for fewer tasks, for more wishes or for a larger size")
         return list(out.values())
+
+    def at(self, split:str, number:int, d:int, kind:str='') -> Task: # kind '': the first
+        "Task `number` of a split at a difficulty from 0 to `top`; raises `DataError` like `task`."
+        kind = kind or self.kinds[0]
+        if kind not in self.kinds or not 0 <= d <= self.top: raise DataError(f"{self.env} makes no task of kind {kind!r} at difficulty {d}; kinds are {', '.join(self.kinds)}, difficulties 0 to {self.top}")
+        if (kind, d) not in self._levels:
+            self._levels[kind, d] = copy.copy(self)
+            self._levels[kind, d].ease(d / max(1, self.top), kind)
+        return self._levels[kind, d].task(split, number)
+
+    def ease(self, share:float, kind:str): # of a copy; share 1: as hard as the hardest tasks that it makes
+        "Turn the knobs down."
+        n = upto(self.wishes[1], share)
+        self.wishes, self.limit = (n, n), max(self.limit, 1 - share * (1 - self.limit))
+        if share < 0.5: self.mix = dict(single=1)
 
     def endless(self, split:str='train') -> Taskset:
         "All tasks of a split, made when asked for."

@@ -6,7 +6,7 @@
 __all__ = ['KINDS', 'OPS', 'SPLITS', 'ALIKE', 'PURPOSES', 'Constraint', 'meaning', 'found', 'satisfied', 'Goal', 'Order', 'Task',
            'accepted', 'Taskset', 'save_tasks', 'load_tasks', 'split_groups', 'family', 'some_families', 'grams',
            'near_duplicates', 'check_splits', 'without_leaks', 'sheet_path', 'make_sheet', 'write_sheet', 'check_sheet',
-           'refuse_final', 'open_tasks']
+           'final_names', 'refuse_final', 'open_tasks']
 
 # %% ../nbs/03_task.ipynb #891dab09
 "Constraints, goals, tasks, task sets and their splits."
@@ -253,15 +253,20 @@ def check_sheet(
             if old != new: raise DataError(f"{path}: task {n} of split {split} is {new}, but {old} was frozen; the task generator has changed: restore it, or freeze new splits and say so in CHANGELOG.md")
     return True
 
-# %% ../nbs/03_task.ipynb #76f1da90
+# %% ../nbs/03_task.ipynb #90f319cc
 PURPOSES = ('train', 'select', 'evaluate')
 
-def refuse_final(tasks:Iterable[Task], sheets=None): # `sheets`: paths; None = all that are committed
-    "Raise `DataError` when a task belongs to a final set: by its split, its key or its goal."
+def final_names(sheets=None) -> dict[str, str]: # `sheets`: paths; None = all that are committed
+    "Keys and digests of goals of all final sets, each with its sheet."
     final = {}
     for path in sorted(folder('data').glob('splits/*.json')) if sheets is None else map(Path, sheets):
         part = json.loads(path.read_text())['splits'].get('test', {})
         final |= dict.fromkeys(part.get('keys', []) + part.get('goals', []), path.name)
+    return final
+
+def refuse_final(tasks:Iterable[Task], sheets=None): # `sheets`: see `final_names`
+    "Raise `DataError` when a task belongs to a final set: by its split, its key or its goal."
+    final = final_names(sheets)
     for t in tasks:
         where = "split 'test'" if t.split == 'test' else final.get(t.key) or final.get(digest(t.goal))
         if where: raise DataError(f"task {t.key} is in a final set ({where}); train and select on the splits train and val only")

@@ -12,6 +12,7 @@ from shopping_grpo.checkpoint import Checkpoints
 from shopping_grpo.grpo_local import Trainer, gradient, logps, play, rectangles, sample, samples
 from shopping_grpo.lockstep import Sampling, lockstep
 from shopping_grpo.model import LanguageModel, read_model
+from shopping_grpo.scheduler import Source
 from shopping_grpo.sft import Training
 from shopping_grpo.template import Template
 from shopping_grpo.toy import Toy, toy_tasks
@@ -33,9 +34,9 @@ def groups(policy): return play(*policy, Toy, toy_tasks() * 2, 8, 5, WRITTEN)
 
 def flat(model): return torch.cat([p.detach().flatten() for p in model.parameters()])
 
-def trainer(policy, path, recipe=Recipe(**SMALL), validation=(), env=Toy, **how):
+def trainer(policy, path, recipe=Recipe(**SMALL), validation=(), env=Toy, tasks=None, **how):
     log = []
-    t = Trainer(*policy, env, toy_tasks(), validation, recipe, path, log=lambda step, **m: log.append(m | dict(step=step)), **how)
+    t = Trainer(*policy, env, tasks or toy_tasks(), validation, recipe, path, log=lambda step, **m: log.append(m | dict(step=step)), **how)
     return t, log
 
 
@@ -241,19 +242,44 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path, harm):
 
 
 # C8 ---------------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize('seed', [0, 1, 2])
-def test_a_run_goes_on_as_if_nothing_had_happened(policy, tmp_path, seed):
-    "C8: 2 steps, a new process' worth of state, 2 steps = 4 steps; the same tasks and tokens, weights and best."
-    recipe, check = Recipe('gigpo', seed=seed, curriculum='levels', **SMALL), toy_tasks()
-    whole, log = trainer((copy.deepcopy(policy[0]), policy[1]), tmp_path/'whole', recipe, check, save_every=1)
+class Shelves:
+    "Toy tasks on demand: a kind a shelf, and a difficulty in the words of the request."
+    kinds, top = ('mugs', 'hats'), 3
+    def at(self, split, number, d, kind):
+        few = [t for t in toy_tasks() if kind in t.prompt]
+        return replace(few[number % 2], prompt=few[number % 2].prompt + ' please' * d, split=split, revision=1 + number // 2)
+
+MOVES = dict(curriculum='adaptive', schedule=dict(trials=4, threshold=.25, demote=.2)) # a policy that guesses goes up and down
+
+@pytest.mark.parametrize('seed,tasks,how', [(0, None, {}), (1, None, MOVES), (2, None, dict(curriculum='wide')), (0, Shelves, MOVES), (3, Shelves, MOVES | dict(schedule=MOVES['schedule'] | dict(per_kind=False, window=2))), (1, Shelves, dict(curriculum='wide'))])
+def test_a_run_goes_on_as_if_nothing_had_happened(policy, tmp_path, seed, tasks, how):
+    "C8: 2 steps, a new process' worth of state, 2 steps = 4 steps; the same tasks and tokens, weights and best; also where difficulty moves and tasks are made on demand."
+    recipe, check = Recipe('gigpo', seed=seed, **how, **SMALL), toy_tasks()
+    given = lambda: dict(tasks=Source(tasks())) if tasks else {}
+    whole, log = trainer((copy.deepcopy(policy[0]), policy[1]), tmp_path/'whole', recipe, check, save_every=1, **given())
     whole.run()
     parts, again = [], None
     for until in (2, 4):
-        again, part = trainer((copy.deepcopy(policy[0]), policy[1]), tmp_path/'parts', recipe, check, save_every=1)
+        again, part = trainer((copy.deepcopy(policy[0]), policy[1]), tmp_path/'parts', recipe, check, save_every=1, **given())
         again.run(until); parts += part
     strip = lambda rows: [{k: v for k, v in r.items() if not k.endswith('_s')} for r in rows]
     assert strip(log) == strip(parts) and torch.equal(flat(whole.model), flat(again.model)) and whole.best == again.best
-    assert whole.curriculum.state == again.curriculum.state and whole.history == again.history
+    assert whole.curriculum.state == again.curriculum.state and whole.history == again.history and [x.task.key for x in whole.curriculum.draw(9)] == [x.task.key for x in again.curriculum.draw(9)]
+    if how == MOVES and tasks: assert len({(m['frontier_mugs'], m['frontier_hats']) for m in log if 'frontier' in m}) > 1, 'the frontier has moved in this test'
+
+
+def test_a_validation_moves_no_frontier(policy, tmp_path):
+    "Not even on tasks that are made at the frontier."
+    t, _ = trainer((copy.deepcopy(policy[0]), policy[1]), tmp_path, Recipe('gigpo', **MOVES, **SMALL), [Shelves().at('val', n, 0, k) for n in range(16) for k in Shelves.kinds], tasks=Source(Shelves()))
+    t.collect()
+    before = copy.deepcopy(t.curriculum.state)
+    assert t.check()['val_scored'] == 32 and t.curriculum.state == before
+
+
+def test_tasks_on_demand_are_logged_by_kind(policy, tmp_path):
+    t, log = trainer((copy.deepcopy(policy[0]), policy[1]), tmp_path, Recipe('gigpo', curriculum='hard', schedule=dict(top=2), **SMALL | dict(steps=1)), tasks=Source(Shelves()))
+    t.run()
+    assert {k: v for k, v in log[-1].items() if k.startswith('frontier')} == dict(frontier=2, frontier_mugs=2, frontier_hats=2) and 0 <= log[-1]['effective'] <= 1
 
 
 KILLED = '''

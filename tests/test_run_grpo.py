@@ -28,7 +28,8 @@ def test_both_backends_run_from_the_same_parameters(own_root, change):
     assert {'best/model.safetensors', 'curves.svg', 'metrics.jsonl'} <= set(run.manifest['outputs']) and not run.changed()
 
 
-WRONG = [(dict(backend='ray'), "backend 'ray' is unknown"), (dict(env='shopsim'), 'env toy and model toy belong together'), (dict(env='shopsim', model='tiny'), 'has not learnt to shop yet'), (dict(algorithm='ppo'), "algorithm 'ppo' is unknown"), (dict(tracker='excel'), "tracker 'excel' is unknown")]
+WRONG = [(dict(backend='ray'), "backend 'ray' is unknown"), (dict(env='shopsim'), 'env toy and model toy belong together'), (dict(env='shopsim', model='tiny'), 'has not learnt to shop yet'), (dict(algorithm='ppo'), "algorithm 'ppo' is unknown"), (dict(tracker='excel'), "tracker 'excel' is unknown"),
+    (dict(curriculum='levels'), "curriculum 'levels' is unknown"), (dict(schedule={'top': 3}), 'without a curriculum there is no schedule'), (dict(backend='trl', curriculum='adaptive'), 'backend trl has no curriculum')]
 
 @pytest.mark.parametrize('bad,message', [WRONG[0], *(pytest.param(*w, marks=pytest.mark.slow) for w in WRONG[1:])], ids=lambda x: None if isinstance(x, str) else '-'.join(x))
 def test_wrong_parameters_are_one_clear_line(own_root, bad, message):
@@ -49,9 +50,10 @@ def test_a_tracker_sees_what_is_logged_by_both_backends(own_root, change):
 
 
 @pytest.mark.slow
-def test_a_killed_stage_goes_on(own_root):
+@pytest.mark.parametrize('change', [{}, dict(curriculum='adaptive', schedule={'trials': 4, 'threshold': 0.25, 'demote': 0.2})], ids=['even', 'adaptive'])
+def test_a_killed_stage_goes_on(own_root, change):
     "kill -9 when the first checkpoint is there; the second sitting ends with the numbers of an undisturbed run."
-    given = FAST | dict(steps=4)
+    given = FAST | dict(steps=4) | change
     run_stage('run_grpo', given | dict(name='whole'), quiet=True)
     args = [x for k, v in (given | dict(name='killed')).items() for x in ('-p', f'{k}={v}')]
     child = subprocess.Popen([sys.executable, '-c', 'from shopping_grpo.cli import main; main()', 'run', 'run_grpo', *args], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -61,5 +63,20 @@ def test_a_killed_stage_goes_on(own_root):
     run_stage('run_grpo', given | dict(name='killed'), quiet=True)
     a, b = (Run.load(own_root/'runs'/'grpo'/n).metrics() for n in ('whole', 'killed'))
     assert a.step.tolist() == b.step.tolist() == [0, 1, 2, 3, 4]
-    for sign in ('success', 'loss', 'entropy', 'kl', 'val_success'): assert (a[sign] - b[sign]).abs().max() <= 1e-6, sign
+    for sign in ('success', 'loss', 'entropy', 'kl', 'val_success', *['frontier'] * bool(change)): assert (a[sign] - b[sign]).abs().max() <= 1e-6, sign
     assert len(Run.load(own_root/'runs'/'grpo'/'killed').manifest['sittings']) == 2
+
+
+@pytest.mark.slow
+def test_tasks_on_demand_in_a_real_shop(own_root):
+    "Tasks are made by difficulty from the training families alone; frontiers of all kinds are logged and drawn."
+    from shopping_grpo.toy import toy_policy
+    toy_policy().save(own_root/'model') # knows nothing of this shop
+    given = FAST | dict(env='shoppingbench', size='tiny-en', model=str(own_root/'model'), groups=4, n=2, steps=1, validation_tasks=4, curriculum='adaptive')
+    run_stage('run_grpo', given | dict(name='demand', schedule={'top': 3}), quiet=True)
+    run = Run.load(own_root/'runs'/'grpo'/'demand')
+    signs, kinds = run.metrics().set_index('step').loc[1], ('product', 'knowledge', 'shop', 'voucher')
+    assert all(signs[f'frontier_{k}'] == 0 for k in kinds) and signs.frontier == 0 and signs.episodes == 8
+    assert run.manifest['config']['recipe']['schedule'] == {'top': 3} and 'frontier_voucher' in (run.path/'curves.svg').read_text()
+    for wrong, message in ((dict(train_tasks=5), 'makes its tasks on demand'), (dict(schedule={'top': 30}), 'tasks go up to difficulty 6')):
+        with pytest.raises(ShopError, match=message): run_stage('run_grpo', given | dict(name='wrong') | wrong, quiet=True)

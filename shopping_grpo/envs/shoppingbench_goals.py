@@ -16,7 +16,7 @@ from ..catalog import Catalog, Product
 from ..core import DataError, Draws, canonical_json
 from .shoppingbench_voucher import Offer, Voucher
 from ..phrase import check_request, say, sayable, words, wishes, write_request
-from ..request import Requests, Shelf, difficulty, draw_wishes
+from ..request import Requests, Shelf, difficulty, draw_wishes, upto
 from ..task import Constraint, Goal, Order, Task
 
 # %% ../../nbs/envs/shoppingbench_goals.ipynb #83d4a92c
@@ -114,6 +114,12 @@ class Knobs:
         if not (0 <= self.slack <= 1 and 0 <= self.stacking <= 1): raise DataError("slack and stacking must lie in 0 to 1")
         if self.pieces < 1 or self.hops[1] > 2 or max(self.items[1], self.basket[1]) > 4: raise DataError("pieces must be 1 or more, hops at most 2, items and basket at most 4")
 
+    def eased(self, share:float) -> 'Knobs': # 0: one of everything, 1: the most that these knobs allow
+        "The same knobs turned down."
+        most = lambda ends, low=1: (upto(ends[1], share, low),) * 2
+        return replace(self, wishes=most(self.wishes), items=most(self.items, self.items[0]), basket=most(self.basket), coupons=most(self.coupons), hops=most(self.hops), pieces=upto(self.pieces, share),
+            stacking=share * self.stacking, slack=1 - share * (1 - self.slack), blind=max(self.blind, 1 - share * (1 - self.blind)))
+
 def between(ends:tuple, n:int) -> int: # the n-th number of a range, round and round
     return ends[0] + n % (ends[1] - ends[0] + 1)
 
@@ -150,7 +156,12 @@ class Asking(Requests):
         super().__init__(catalog, seed, 'shoppingbench', knobs.near, dict(single=1), knobs.blind, lambda t, p: '', knobs.wishes)
         self.intents, self.knobs = (intent,) if intent else INTENTS, knobs
         self.training = self.intents if intent else tuple(training) or self.intents
-        self._shops = {}
+        self.kinds, self.top, self._shops = self.intents, 6, {} # see `Requests.at`
+
+    def ease(self, share:float, kind:str): # see `Requests`
+        "Turn all knobs down."
+        self.intents, self.training, self.knobs, self._shops = (kind,), (kind,), self.knobs.eased(share), {}
+        self.wishes, self.limit = self.knobs.wishes, self.knobs.blind
 
     def _want(self, split, row:int, n:int, d, price=True, strict=False, pieces=1, most=10**9, drop=(), extra=()) -> tuple: # (Want or None, why not); `most`: accepted variants, `drop`: kinds that are not asked for, `extra`: wishes besides
         quantity = 1 + d.one(pieces)

@@ -23,7 +23,7 @@ from ..importers import shown_value
 from ..lucene import Bm25, english
 from ..phrase import check_request, sayable
 from ..purchase import grade
-from ..request import BLIND, Requests, Shelf, choices, facts
+from ..request import BLIND, Requests, Shelf, choices, facts, upto
 from ..search import Results, Tantivy, build_index, cut
 from ..task import SPLITS, Constraint, Goal, Task, check_sheet, check_splits, make_sheet, save_tasks, sheet_path, without_leaks, write_sheet
 
@@ -39,12 +39,12 @@ def unpaid_web(t:Task, p:Product) -> str: # `p`: the target; '' when both grades
     return '' if r.kind == 'full' else f"native: {' '.join(x.name.split()[0] for x in (*r.gates, *r.parts) if x.ok is not True)}"
 
 # %% ../../nbs/envs/webshop_shop.ipynb #888d967f
-def synthetic_wishes(p:Product, v:Variant, d:Draws) -> tuple[Constraint, ...]: # category first
+def synthetic_wishes(p:Product, v:Variant, d:Draws, n:int|None=None) -> tuple[Constraint, ...]: # category first; `n`: facts, None = one to three
     "The wishes of a synthetic request."
     category = ' › '.join(p.category)
     pool = [c for kind, f, x in facts(p) if kind in ('attribute', 'feature') and sayable(c := Constraint(kind, x, f), category, 'en')]
     told = {c.field: c for c in d.sample(pool, len(pool)) if c.kind == 'attribute'} | {c.value: c for c in pool if c.kind == 'feature'}
-    chosen = d.sample(list(told.values()), 1 + d.one(3))
+    chosen = d.sample(list(told.values()), n or 1 + d.one(3))
     options = [Constraint(kind, x, f) for kind, f, x in choices(p, v)]
     bound, _ = draw_bound(v.price, p.id, v.id)
     return (Constraint('category', p.category[-1]), *chosen, *options, *([Constraint('price', bound, op='le')] if bound < NO_BOUND else []))
@@ -65,9 +65,15 @@ class WebRequests(Requests):
     "Tasks in WebShop's shape over an English catalogue with families, by split and number."
     def __init__(self, catalog:Catalog, seed:int, near:float=0.8, wishes:tuple=(3, 6), blind:float=BLIND): # see `Requests`
         super().__init__(catalog, seed, 'webshop', near, dict(single=1), blind, unpaid_web, wishes)
+        self.kinds, self.kind, self.facts = ('human', 'synthetic'), '', None # both in turn, with one to three facts
+
+    def ease(self, share:float, kind:str): # see `Requests`
+        "Fewer wishes, fewer facts."
+        super().ease(share, kind)
+        self.kind, self.facts = kind, upto(3, share)
 
     def _draw(self, split, number, d): # (task or None, why it is not published)
-        if number % 2 == 0:
+        if (self.kind or self.kinds[number % 2]) == 'human':
             t, why = super()._draw(split, number, d)
             return (t and replace(t, prompt=in_dollars(t.prompt))), why
         row = int(d.pick(self.rows[split]))
@@ -76,7 +82,7 @@ class WebRequests(Requests):
         return self._synthetic(split, p, d.pick(stocked), shelf, d)
 
     def _synthetic(self, split, p:Product, v:Variant, shelf:Shelf, d):
-        wishes = synthetic_wishes(p, v, d)
+        wishes = synthetic_wishes(p, v, d, self.facts)
         if why := self._unfit(split, v, shelf, wishes): return None, why
         right = tuple(sorted(shelf.ids[shelf.right(wishes)].tolist()))
         t = Task(self.env, say_synthetic(wishes), Goal(wishes, right, p.id, v.id), split, p.lang, ' › '.join(p.category), len(wishes) - 1)
