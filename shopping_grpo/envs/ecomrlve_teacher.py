@@ -15,8 +15,7 @@ from .ecomrlve_goals import aim_of
 from .ecomrlve_policy import FirstHit, GiveUp, Oracle, RandomCalls, Rule, ask, call, reply
 from .ecomrlve_shopper import open_script
 from .shoppingbench_goals import Want
-from .shoppingbench_policy import Walker, shown
-from .shoppingbench_shop import price_text
+from .shoppingbench_policy import Walker, note, shown
 
 # %% ../../nbs/envs/ecomrlve_teacher.ipynb #ac28565c
 class Guided(Oracle):
@@ -54,12 +53,10 @@ class Guided(Oracle):
         if shown(o): o = yield from self._do(call('catalog_get', products=shown(o)[0]['name']), 'a first look')
         return f"{said} {o.data.get('shopper', '')}"
 
-    def _verdict(self, w:Want, page:dict) -> str: # what a page shows of a wish that no variant in stock meets, or that all are met
-        p = self.catalog[page['asin']]
-        left = [v for v, x in zip(p.variants, page['variants']) if x['available']]
-        for c in w.constraints:
-            if c.hard and not any(satisfied(c, p, v) for v in left): return f"its {c.field or c.kind} {'is' if c.op == 'ne' else 'is not'} {price_text(c.value) if c.kind == 'price' else c.value}"
-        return 'all of it fits' if left else 'it is sold out'
+    def _note(self, w:Want, page:dict, number:int) -> str: # what a page says of the wishes, one by one up to the first that is not met
+        p, leaf = self.catalog[page['asin']], w.constraints[0]
+        if p.category[-1] != leaf.value: return f'{leaf.value}? {p.category[-1]}, no'
+        return note(w, p, number) if any(x['available'] for x in page['variants']) else 'sold out, no'
 
     def _suits(self, w:Want, page:dict) -> int: # number of the first variant that the page shows to be right, 0: none
         p = self.catalog[page['asin']]
@@ -77,9 +74,10 @@ class Guided(Oracle):
                 for h in shown(o):
                     if h['asin'] in seen or any(speaks(h['title'], c, w.category, 'en') is False for c in w.constraints if c.hard): continue
                     seen.add(h['asin'])
-                    o2 = yield from self._do(call('catalog_get', products=h['name']), f'{why}, the next one' if why else 'its title fits')
-                    why = self._verdict(w, shown(o2)[0])
-                    if number := self._suits(w, shown(o2)[0]): out.append(f"{h['name']}#{number}")
+                    o2 = yield from self._do(call('catalog_get', products=h['name']), why or 'its title fits')
+                    number = self._suits(w, shown(o2)[0])
+                    why = self._note(w, shown(o2)[0], number)
+                    if number: out.append(f"{h['name']}#{number}")
                     if len(out) == k: return out
                     if len(seen) > self.look + len(avoid): break
                 if page >= o.data.get('pages', 0) or len(seen) > self.look + len(avoid): break
@@ -109,10 +107,10 @@ class Teacher(Guided):
             why = ''
             for h in cards:
                 if any(speaks(h['title'], c, w.category, 'en') is False for c in w.constraints): continue
-                if h['asin'] not in pages: pages[h['asin']] = shown((yield from self._do(call('catalog_get', products=h['name']), f'{why}, the next one' if why else f'item {k}: its title fits')))[0]
+                if h['asin'] not in pages: pages[h['asin']] = shown((yield from self._do(call('catalog_get', products=h['name']), why or f'item {k}: its title fits')))[0]
                 page = pages[h['asin']]
-                why = self._verdict(w, page)
                 number = next((n for n, (v, x) in enumerate(zip(self.catalog[page['asin']].variants, page['variants']), 1) if x['available'] and v.id in w.accepted), 0)
+                why = self._note(w, page, number)
                 if not number: continue
                 yield from self._do(call('cart_add', product=f"{h['name']}#{number}" + f'*{w.quantity}' * (w.quantity > 1)), why)
                 break
