@@ -269,6 +269,7 @@ class Talks(Wholes):
     ) -> Task:
         "Task `number` of a split at a level: the first draft that can be made; raises `DataError` after many that cannot."
         kind = kind or self.kinds[number % len(self.kinds)]
+        if kind not in KINDS: raise DataError(f"kind {kind!r} is unknown; choose from {', '.join(KINDS)}")
         for attempt in range(400):
             t = self._try(Draft(self, kind, split, number, level, axes(level, **self.override), attempt))
             self.drawn[f'{kind}: ' + ('published' if t else 'cannot be made')] += 1
