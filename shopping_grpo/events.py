@@ -60,9 +60,7 @@ def role(tool:str) -> str: # a key of `ROLES`, or 'other'
     "What a tool is for."
     return _ROLE.get(tool, 'other')
 
-# %% ../nbs/50b_events.ipynb #a484d91e
-_LISTED = re.compile(r'^(?:\d+ \| )?(\S+) \| .*\|', re.M)
-
+# %% ../nbs/50b_events.ipynb #b995a816
 def _listed(observation:str) -> dict: # first cell -> what the product is known by
     rows = [[c.strip() for c in line.split(' | ')] for line in observation.split('\n')]
     rows = [c for c in rows if len(c) > 2 and ' ' not in c[0] and c[0] != 'rank']
@@ -114,11 +112,11 @@ def _repetition(row, stream) -> dict:
 
 # %% ../nbs/50b_events.ipynb #25fd2838
 _MALFORMED = re.compile('the arguments|a name comes twice|this is not a tool call|no action was read')
-_SCHEMA = re.compile(r'there is no tool|\S+ needs |\S+ does not take|must be of type|must be one of|is not a usable number|is longer than|holds broken characters')
+_SCHEMA = re.compile('there is no tool|[^ ]+ (?:needs|does not take|must be of type|must be one of|is not a usable number|is longer than|holds broken)')
 
-def refusal(reason:str) -> str: # malformed, schema or illegal
+def refusal(why:str) -> str: # malformed, schema or illegal
     "The sort of a refusal."
-    return 'malformed' if _MALFORMED.match(reason) else 'schema' if _SCHEMA.match(reason) or _SCHEMA.search(reason) and reason.split(' ')[1:2] == ['must'] else 'illegal'
+    return 'malformed' if _MALFORMED.match(why) else 'schema' if _SCHEMA.match(why) else 'illegal'
 
 def _legality(row, stream) -> dict:
     sorts = Counter(refusal(e.reason) for e in stream if e.kind == 'rejection')
@@ -153,7 +151,7 @@ def _cost(row, stream) -> dict:
 # %% ../nbs/50b_events.ipynb #cabdf94c
 def _validity(row, stream) -> dict:
     broken = row['outcome'] == 'error'
-    return dict(infrastructure_failed=broken, error=(row.get('error') or {}).get('type') if broken else None, ungraded=not broken and not (row.get('reward') or {}).get('valid'), judged=not broken)
+    return dict(infrastructure_failed=broken, error=(row.get('error') or {}).get('type') if broken else None, ungraded=not broken and not (row.get('reward') or {}).get('valid'), judgeable=not broken)
 
 PANELS = dict(outcome=_grades, actions=_actions, repetition=_repetition, legality=_legality, context=_context, cost=_cost, validity=_validity)
 
