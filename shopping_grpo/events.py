@@ -45,9 +45,9 @@ def events(
 
 # %% ../nbs/50b_events.ipynb #12ed55f7
 ROLES = {
-    'search': 'search_products search find_product catalog_search catalog_rerank web_search terms_search',
+    'search': 'search_products search find_product catalog_search catalog_rerank',
     'open': 'open_product view_product catalog_get',
-    'read': 'view_description view_features view_reviews view_attributes view catalog_variants visit_history order_list order_get return_check cart_view calculate_voucher python_execute',
+    'read': 'view_description view_features view_reviews view_attributes view catalog_variants visit_history order_list order_get return_check cart_view web_search terms_search calculate_voucher python_execute',
     'page': 'next_page prev_page back_to_search',
     'select': 'select_option choose_option cart_add cart_remove cart_set',
     'ask': 'ask_shopper',
@@ -60,8 +60,11 @@ def role(tool:str) -> str: # a key of `ROLES`, or 'other'
     "What a tool is for."
     return _ROLE.get(tool, 'other')
 
-# %% ../nbs/50b_events.ipynb #b995a816
+# %% ../nbs/50b_events.ipynb #13f191c4
+_SEP = re.compile(r'\[SEP\] (\S+)(?= \[SEP\] (?:(?!\[SEP\]).)+ \[SEP\] \$)') # a result in WebShop's own format
+
 def _listed(observation:str) -> dict: # first cell -> what the product is known by
+    if ids := _SEP.findall(observation): return dict(zip(ids, ids))
     rows = [[c.strip() for c in line.split(' | ')] for line in observation.split('\n')]
     rows = [c for c in rows if len(c) > 2 and ' ' not in c[0] and c[0] != 'rank']
     return {c[0]: ' | '.join(c[1:]) if c[0].isdigit() and len(c[0]) < 4 else c[0] for c in rows}
