@@ -182,7 +182,9 @@ def standing(
     broken = sum(r['outcome'] == 'error' for r in rows)
     return dict(planned=planned, judgeable=len(rows) - broken, not_judged=broken, missing=planned - len(rows))
 
-# %% ../nbs/50b_events.ipynb #50916d82
+# %% ../nbs/50b_events.ipynb #c2b48035
+_TEXTS = ['outcome.version', 'outcome.kind', 'outcome.native_kind', 'outcome.outcome', 'validity.error']
+
 def panel_table(
     runs:dict, # name of a run -> (rows, planned episodes)
 ) -> pd.DataFrame: # rows: panel, name; columns: run and total, episodes that have it, mean of these, share of planned (flags only)
@@ -190,10 +192,9 @@ def panel_table(
     out = {}
     for name, (rows, planned) in runs.items():
         frame, lines = panel_frame(rows), {}
-        for column in frame.columns[3:]:
+        for column in frame.columns[3:].difference(_TEXTS, sort=False):
             values = [v for v in frame[column] if v is not None and v == v]
             flag = bool(values) and all(isinstance(v, bool) for v in values)
-            if not flag and not all(isinstance(v, (int, float)) for v in values): continue # a text
             total = math.fsum(values) if values else None
             lines[tuple(column.split('.'))] = dict(total=total, episodes=len(values), mean=total / len(values) if values else None, share=total / planned if flag else None)
         out[name] = pd.DataFrame.from_dict(lines, orient='index', columns=['total', 'episodes', 'mean', 'share'])

@@ -127,6 +127,7 @@ def test_the_broken_stay_in_the_denominator():
     dim = row([turn('buy_now', 'ordered')], reward=dict(value=None, valid=False, kind='unverifiable'))
     rows = [won, lost, dim]
     assert standing(rows, 5) == dict(planned=5, judgeable=2, not_judged=1, missing=2)
+    assert not [k for k in panel_table({'a': (rows, 5)}).index if k[1] in ('kind', 'version', 'error')], 'texts are not summed'
     with pytest.raises(DataError, match='3 episodes for 2 planned'): standing(rows, 2)
     p = panels(lost)
     assert p['outcome']['reward'] is None and p['validity'] == dict(infrastructure_failed=True, error='PolicyError', ungraded=False, judgeable=False) and panels(dim)['validity']['ungraded']
