@@ -2749,6 +2749,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'shopping_grpo.judge._rank': ('judge.html#_rank', 'shopping_grpo/judge.py'),
                                      'shopping_grpo.judge._read': ('judge.html#_read', 'shopping_grpo/judge.py'),
                                      'shopping_grpo.judge._reading': ('judge.html#_reading', 'shopping_grpo/judge.py'),
+                                     'shopping_grpo.judge._telling': ('judge.html#_telling', 'shopping_grpo/judge.py'),
                                      'shopping_grpo.judge._thing': ('judge.html#_thing', 'shopping_grpo/judge.py'),
                                      'shopping_grpo.judge._unclear': ('judge.html#_unclear', 'shopping_grpo/judge.py'),
                                      'shopping_grpo.judge._vocabulary': ('judge.html#_vocabulary', 'shopping_grpo/judge.py'),

@@ -123,14 +123,14 @@ def _thing(parts, start) -> str: return next((n for s, e, n in parts if s <= sta
 def _finds(text, vocabulary) -> list[tuple[int, int, Word]]: # overlapping ones too
     return [x for w in vocabulary for x in mentions(text, [(w.text, w)])]
 
-def _vocabulary(text, parts, lexicon) -> list[tuple[int, int, Word]]:
+def _vocabulary(text, lexicon) -> list[tuple[int, int, Word]]:
     found = _finds(text, lexicon.words_in(text))
-    leaves = {}
-    for s, _, w in found:
-        if w.kind == 'category': leaves.setdefault(_thing(parts, s), set()).add(w.value)
-    known = set().union(*leaves.values()) or set(lexicon.own)
-    def fits(leaf, thing): return leaf in leaves.get(thing, known if thing or not leaves else ())
-    for leaf in sorted(known): found += [x for x in _finds(text, lexicon.words_in(text, leaf)) if fits(leaf, _thing(parts, x[0]))]
+    named = {w.value for *_, w in found if w.kind == 'category'}
+    seen = set()
+    for leaf in sorted(lexicon.own, key=lambda leaf: (leaf not in named, leaf)):
+        mine = [w for w in lexicon.words_in(text, leaf) if leaf in named or w[:4] not in seen]
+        seen |= {w[:4] for w in mine}
+        found += _finds(text, mine)
     return found
 
 def _inside(x, ys) -> bool: return any(s <= x[0] and x[1] <= e and (e - s) > (x[1] - x[0]) for s, e, *_ in ys)
@@ -145,7 +145,7 @@ def _reading(text, found, x, lang) -> dict: # operator, hardness, named; `found`
     for s, e, _ in labels: low = low[:s] + ' ' * (e - s) + low[e:]
     negated, soft = signs(low, apart, i, lang)
     left, right = clause(text, apart, i)
-    named = [text[s:e] for s, e, _ in labels if left <= s and e <= right]
+    named = [text[s:e] for s, e, _ in labels if left <= s and e <= right or re.fullmatch(r'\s*[:：]\s*', text[e:x[0]])]
     w = x[2]
     return dict(operator=_OPERATORS.get(w.kind, ('eq', 'ne'))[negated], hardness='soft' if soft and w.kind != 'category' else 'hard', named=w.field.rpartition('.')[2].lower() in named)
 
@@ -158,13 +158,14 @@ def extract(
     text = _wishes(request.text)
     low = text.lower() if len(text.lower()) == len(text) else text
     parts = things(low)
-    found = _vocabulary(text, parts, lexicon)
+    found = _vocabulary(text, lexicon)
     labels = [(s, e, w) for s, e, w in found if w.kind == 'label']
     clear = mentions(text, [(w.text, None if w.kind == 'label' else w) for *_, w in sorted(found, key=lambda x: x[2].kind == 'label')])
     out = list(_money(text))
     for s, e, w in dict.fromkeys(found):
         if w.kind == 'label' or _inside((s, e), labels): continue
-        out.append((s, e, dict(kind=w.kind, field=w.field, expected=w.value, leaf=w.leaf, **_reading(low, clear, (s, e, w), request.lang))))
+        x = dict(kind=w.kind, field=w.field, expected=w.value, leaf=w.leaf, **_reading(low, clear, (s, e, w), request.lang))
+        if x['named'] or not (e - s == 1 and w.text.isascii()): out.append((s, e, x))
     out.sort(key=lambda x: (x[0], -x[1], KINDS.index(x[2]['kind']), x[2]['field'], x[2].get('leaf', '')))
     return tuple(Candidate(f'c{n:04d}', start=s, end=e, quote=text[s:e], thing=_thing(parts, s), **x) for n, (s, e, x) in enumerate(out, 1))
 
@@ -231,11 +232,13 @@ def curate(
 # %% ../nbs/51_judge.ipynb #50505fd2
 def _rank(c) -> tuple: return not c.kind.startswith(('budget', 'price')), c.start - c.end, not c.named, KINDS.index(c.kind), c.id
 
-def _longest(candidates) -> list[Candidate]: # none overlaps another
-    out = []
+def _longest(candidates, taken=()) -> list[Candidate]: # none overlaps another, or what is taken
+    out = list(taken)
     for c in sorted(candidates, key=_rank):
         if all(c.end <= o.start or o.end <= c.start for o in out): out.append(c)
     return out
+
+def _telling(c, lang) -> bool: return c.named or (' ' in c.quote.strip() if lang == 'en' else len(c.quote) > 3)
 
 def _unclear(c, candidates) -> bool: # another field has the same claim to the same words
     return any((o.start, o.end, o.kind, o.named, o.leaf) == (c.start, c.end, c.kind, c.named, c.leaf) and o.field != c.field for o in candidates)
@@ -243,9 +246,11 @@ def _unclear(c, candidates) -> bool: # another field has the same claim to the s
 def choose_by_rules(request:Request, candidates:tuple[Candidate, ...]) -> list[Choice]:
     "The embedded curator."
     chosen = {(c.thing, c.expected) for c in _longest(candidates) if c.kind == 'category'}
-    named = lambda c: not c.leaf or c.kind == 'category' or not chosen or (c.thing, c.leaf) in chosen or all(t != c.thing for t, _ in chosen)
+    things = {t for t, _ in chosen}
+    own = [c for c in candidates if ((c.thing, c.expected) in chosen if c.kind == 'category' else not c.leaf or (c.thing, c.leaf) in chosen)]
+    other = [c for c in candidates if c.leaf and (not things or c.thing and c.thing not in things or _telling(c, request.lang))]
     first = {}
-    for c in sorted(_longest([c for c in candidates if named(c)]), key=lambda c: c.start): first.setdefault(_meaning(c), c)
+    for c in sorted(_longest(other, _longest(own)), key=lambda c: c.start): first.setdefault(_meaning(c), c)
     why = {'hard': 'stated as a requirement', 'soft': 'stated as a wish', 'needs_review': 'fits two fields, and none is named'}
     hardness = {c.id: 'needs_review' if _unclear(c, candidates) else c.hardness for c in first.values()}
     return [dict(candidate=c.id, hardness=hardness[c.id], quote=c.quote, reason=why[hardness[c.id]]) for c in first.values()]

@@ -179,3 +179,27 @@ def test_an_edited_file_is_noticed(made, tmp_path, edit):
 
 def test_missing_rubrics_are_said(tmp_path):
     with pytest.raises(DataError, match='no rubrics at none.jsonl'): load_rubrics(tmp_path/'none.jsonl')
+
+
+def test_published_requests(samples, tmp_path):
+    "Real products and requests that are not ours: what is found, and that quotes are word for word there too."
+    from shopping_grpo.envs.webshop_goals import human_goals, import_shop, synthetic_goals
+    names = [samples/'webshop'/n for n in ('items_shuffle_1000.json', 'items_ins_v2_1000.json', 'items_human_ins.json')]
+    if not all(n.exists() for n in names): pytest.skip('the 1,000 published products are not here')
+    catalog = import_shop(*names[:2], tmp_path/'real')
+    lexicon = Lexicon(catalog, 'en')
+    def measured(goals): # of budgets, options, attributes that stand in the text: found, asked
+        out = {k: [0, 0] for k in ('budget', 'option', 'attribute')}
+        for g in goals:
+            r = Request(g.id, 'webshop', 'en', g.instruction)
+            items = curate(r, extract(r, lexicon), choose_by_rules, 'rules').items
+            assert all(i.quote in g.instruction for i in items)
+            options, said = [x[1] if isinstance(x, tuple) else x for x in g.options], [a for a in g.attributes if a.lower() in g.instruction.lower()]
+            got = {kind: {str(i.expected).lower() for i in items if i.kind == kind} for kind in ('option', 'core_function', 'budget_upper')}
+            for kind, wanted, found in (('budget', [g.price_upper], got['budget_upper']), ('option', options, got['option']), ('attribute', said, got['core_function'])):
+                out[kind][0] += sum(str(x).lower() in found for x in wanted); out[kind][1] += len(wanted)
+        return out
+    synthetic, human = measured(synthetic_goals(catalog, names[1])[::35]), measured(human_goals(catalog, names[2]))
+    share = {k: a / n for k, (a, n) in synthetic.items()}
+    assert share['budget'] == 1 and share['attribute'] > .99 and share['option'] > .9, synthetic
+    assert human == dict(budget=[13, 13], option=[10, 16], attribute=[9, 11]), human
