@@ -28,6 +28,7 @@ class Event:
     observation: str
     reason: str = ''  # of a rejection
 
+# %% ../nbs/50b_events.ipynb #7ea9beae
 def _kind(s:dict) -> str: return 'rejection' if s.get('error') else 'message' if 'text' in s['action'] else 'step'
 
 def events(
@@ -73,6 +74,7 @@ def _named(args) -> list[str]: # the products that a call opens
     given = [str(args[k]) for k in ('asin', 'product', 'products') if isinstance(args, dict) and k in args]
     return [x.strip() for g in given for x in g.split(',') if x.strip()]
 
+# %% ../nbs/50b_events.ipynb #56dca9ca
 def candidates_seen(
     stream, # events
 ) -> tuple[int|None, int]: # different products in lists, None where no list could be read; different products opened
@@ -92,6 +94,7 @@ def _call(e:Event) -> str: # canonical
     args = {k: _plain(v) if isinstance(v, str) else v for k, v in e.args.items()} if isinstance(e.args, dict) else e.args
     return canonical_json([e.tool, args]).decode()
 
+# %% ../nbs/50b_events.ipynb #0940abb3
 def repeated(items) -> tuple[int, int]: # further occurrences of what came before; of these, those right after it
     "Count repetitions."
     items = list(items)
@@ -104,10 +107,12 @@ def _grades(row, stream) -> dict:
         native_kind=native.get('kind'), native=native.get('value') if native.get('valid') else None, outcome=row['outcome'],
         **{o: row['outcome'] == o for o in ('purchased', 'answered', 'abstained', 'stopped', 'loop', 'max_turns', 'max_tokens', 'max_time')})
 
+# %% ../nbs/50b_events.ipynb #335ed879
 def _actions(row, stream) -> dict:
     done, seen = Counter(role(e.tool) for e in stream if e.kind == 'step'), candidates_seen(stream)
     return dict(attempts=len(stream), steps=done.total(), **{r: done[r] for r in (*ROLES, 'other')}, products_listed=seen[0], products_opened=seen[1])
 
+# %% ../nbs/50b_events.ipynb #ab3b2552
 def _repetition(row, stream) -> dict:
     queries = repeated(_plain(' '.join(map(str, e.args.values()))) for e in stream if role(e.tool) == 'search' and isinstance(e.args, dict))
     calls = repeated(_call(e) for e in stream if e.kind != 'message')
@@ -121,15 +126,17 @@ def refusal(why:str) -> str: # malformed, schema or illegal
     "The sort of a refusal."
     return 'malformed' if _MALFORMED.match(why) else 'schema' if _SCHEMA.match(why) else 'illegal'
 
+# %% ../nbs/50b_events.ipynb #cd66c9ed
 def _legality(row, stream) -> dict:
     sorts = Counter(refusal(e.reason) for e in stream if e.kind == 'rejection')
     dropped = sum(max(0, s.get('calls', 1) - 1) for s in row['steps'])
     return dict(rejections=sorts.total(), malformed=sorts['malformed'], schema=sorts['schema'], illegal=sorts['illegal'], messages=sum(e.kind == 'message' for e in stream),
         dropped_calls=dropped, gave_up_on=row['outcome'] == 'stopped' and bool(stream) and stream[-1].kind == 'rejection')
 
-# %% ../nbs/50b_events.ipynb #5e801625
+# %% ../nbs/50b_events.ipynb #3269232f
 _CUT = re.compile(r'\[…\d+\]')
 
+# %% ../nbs/50b_events.ipynb #810b3776
 def _inputs(row) -> list[int]: # tokens that the model had read at each turn, where the row says so
     sizes, length = [], 0
     for s in row['steps']:
@@ -140,11 +147,13 @@ def _inputs(row) -> list[int]: # tokens that the model had read at each turn, wh
             length = sizes[-1] + len(t['ids'])
     return sizes
 
+# %% ../nbs/50b_events.ipynb #ed97be77
 def _context(row, stream) -> dict:
     cut, sizes = [e for e in stream if _CUT.search(e.observation)], _inputs(row)
     return dict(characters=len(row.get('prompt') or '') + sum(len(e.observation) for e in stream), shortened_pages=len(cut), any_shortened=bool(cut), answers_cut_off=sum(s.get('finish') == 'length' for s in row['steps']),
         longest_input=max(sizes) if sizes else None, full=row['outcome'] == 'max_tokens')
 
+# %% ../nbs/50b_events.ipynb #dad946a9
 def _cost(row, stream) -> dict:
     usage, timing = row.get('usage') or {}, row.get('timing') or {}
     known = [x for x in (timing.get(k) for k in ('model', 'env', 'wait')) if x is not None]
@@ -156,6 +165,7 @@ def _validity(row, stream) -> dict:
     broken = row['outcome'] == 'error'
     return dict(infrastructure_failed=broken, error=(row.get('error') or {}).get('type') if broken else None, ungraded=not broken and not (row.get('reward') or {}).get('valid'), judgeable=not broken)
 
+# %% ../nbs/50b_events.ipynb #f7803e14
 PANELS = dict(outcome=_grades, actions=_actions, repetition=_repetition, legality=_legality, context=_context, cost=_cost, validity=_validity)
 
 def panels(
@@ -172,6 +182,7 @@ def panel_frame(
     "The panels of many episodes."
     return pd.DataFrame([{k: r.get(k) for k in ('task_key', 'attempt', 'policy')} | {f'{p}.{k}': v for p, x in panels(r).items() for k, v in x.items()} for r in rows])
 
+# %% ../nbs/50b_events.ipynb #49d15131
 def standing(
     rows,        # episodes
     planned:int, # episodes that the run was asked for
@@ -185,6 +196,7 @@ def standing(
 # %% ../nbs/50b_events.ipynb #c2b48035
 _TEXTS = ['outcome.version', 'outcome.kind', 'outcome.native_kind', 'outcome.outcome', 'validity.error']
 
+# %% ../nbs/50b_events.ipynb #50916d82
 def panel_table(
     runs:dict, # name of a run -> (rows, planned episodes)
 ) -> pd.DataFrame: # rows: panel, name; columns: run and total, episodes that have it, mean of these, share of planned (flags only)

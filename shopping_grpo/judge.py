@@ -28,6 +28,7 @@ class Request:
     lang: str
     text: str
 
+# %% ../nbs/51_judge.ipynb #f36c037c
 def request_of(task:Task) -> Request:
     "The part of a task that the agent is told."
     return Request(task.key, task.env, task.lang, '\n'.join(filter(None, (task.prompt, task.persona))))
@@ -45,6 +46,7 @@ _FIELDS = dict(category='product.category', brand='product.brand', feature='prod
 
 def _plain(text:str) -> str: return unicodedata.normalize('NFKC', text).lower()
 
+# %% ../nbs/51_judge.ipynb #d72ecd60
 class Lexicon:
     "The words of one language of a shop."
     def __init__(self, products:Iterable[Product], lang:str):
@@ -81,6 +83,7 @@ KINDS = ('category', 'brand', 'model', 'option', 'core_function', 'budget_upper'
 HARDNESS = ('hard', 'soft', 'needs_review')
 VERSION = 1 # of the extractor: raise it when the same text gives other candidates
 
+# %% ../nbs/51_judge.ipynb #f31b2cf2
 @dataclass(frozen=True)
 class Candidate:
     "A place of the request that may ask for something."
@@ -99,7 +102,8 @@ class Candidate:
 
 _MONEY = dict(at_most=('budget_upper', 'lte'), at_least=('price_lower', 'gte'), between=('price_range', 'between'))
 
-def _money(text:str): # yields what `_Found` holds
+# %% ../nbs/51_judge.ipynb #07cb0cdc
+def _money(text:str): # yields start, end and fields of a candidate
     for b in parse_budget(text):
         kind, operator = _MONEY.get(b.kind, ('price_preference', 'approximately'))
         expected = b.high if operator == 'lte' else b.low if operator == 'gte' else [b.low, b.high]
@@ -108,10 +112,12 @@ def _money(text:str): # yields what `_Found` holds
 # %% ../nbs/51_judge.ipynb #ec294ac5
 _THING = re.compile(r'(?m)^(\d+)\. .*$|\bitem (\d+)\b.*?(?=$|; |\. |\bitem \d)')
 
+# %% ../nbs/51_judge.ipynb #d15e8fbf
 def things(text:str) -> list[tuple[int, int, str]]: # start, end, number
     "The parts of a request that speak of one of several things."
     return [(m.start(), m.end(), m[1] or m[2]) for m in _THING.finditer(text)]
 
+# %% ../nbs/51_judge.ipynb #b32dec56
 _OTHER = re.compile(r'(?m)^V\d+: .*$|(?<=replaces )"[^"]*"')
 
 def _wishes(text:str) -> str: # with spaces for what is about something else
@@ -123,6 +129,7 @@ def _thing(parts, start) -> str: return next((n for s, e, n in parts if s <= sta
 def _finds(text, vocabulary) -> list[tuple[int, int, Word]]: # overlapping ones too
     return [x for w in vocabulary for x in mentions(text, [(w.text, w)])]
 
+# %% ../nbs/51_judge.ipynb #2a304200
 def _vocabulary(text, lexicon) -> list[tuple[int, int, Word]]:
     found = _finds(text, lexicon.words_in(text))
     named = {w.value for *_, w in found if w.kind == 'category'}
@@ -184,6 +191,7 @@ class Item:
     reason: str
     candidate: str     # the id it was chosen by
 
+# %% ../nbs/51_judge.ipynb #6ab831d1
 @dataclass(frozen=True)
 class Rubric:
     "What one request asks for."
@@ -195,7 +203,9 @@ class Rubric:
     curator: str
     items: tuple[Item, ...]
     @property
-    def digest(self) -> str: return digest(asdict(self))
+    def digest(self) -> str:
+        "Hash of the content."
+        return digest(asdict(self))
 
 Choice = dict      # candidate, hardness, quote, reason
 Curator = Callable[[Request, tuple[Candidate, ...]], Iterable[Choice]]
@@ -203,6 +213,7 @@ Curator = Callable[[Request, tuple[Candidate, ...]], Iterable[Choice]]
 # %% ../nbs/51_judge.ipynb #43ce464e
 def _meaning(c) -> tuple: return c.thing, c.field, c.operator, canonical_json(c.expected)
 
+# %% ../nbs/51_judge.ipynb #948cccab
 def _fault(choice, known:dict, taken:dict, request) -> str: # what is wrong with a choice, or ''
     if not isinstance(choice, dict) or choice.keys() != {'candidate', 'hardness', 'quote', 'reason'}: return 'it needs exactly candidate, hardness, quote and reason'
     if not all(isinstance(v, str) for v in choice.values()): return 'all four must be texts'
@@ -240,6 +251,7 @@ def _longest(candidates, taken=()) -> list[Candidate]: # none overlaps another, 
 
 def _telling(c, lang) -> bool: return c.named or (' ' in c.quote.strip() if lang == 'en' else len(c.quote) > 3)
 
+# %% ../nbs/51_judge.ipynb #63303f8f
 def _unclear(c, candidates) -> bool: # another field has the same claim to the same words
     return any((o.start, o.end, o.kind, o.named, o.leaf) == (c.start, c.end, c.kind, c.named, c.leaf) and o.field != c.field for o in candidates)
 
@@ -263,6 +275,7 @@ def _read(line:str, place:str) -> Rubric:
     if rubric.digest != known: raise DataError(f"{place}: the rubric of task {rubric.task_key} does not match its hash; it was edited after it was frozen, restore the file")
     return rubric
 
+# %% ../nbs/51_judge.ipynb #b8c31494
 def load_rubrics(path) -> dict[str, Rubric]: # by task key
     "Read frozen rubrics; raises `DataError` on a missing file or an edited rubric."
     if not Path(path).exists(): raise DataError(f"no rubrics at {Path(path).name}; freeze them first")
