@@ -118,6 +118,12 @@ def test_the_module_has_no_way_to_a_goal_or_a_reward():
 def test_by_hand(text, want): assert plain(rubric(text).items) == want
 
 
+@pytest.mark.parametrize('text, sizes', [('I want a kettle, s would be ok', []), ('a kettle with S for the size', ['S']), ('a kettle with size: S', ['S'])])
+def test_a_single_letter_needs_its_field(text, sizes):
+    shop = [product(str(n), options=(('size', x),)) for n, x in enumerate(('S', 'I', 'A'))]
+    assert [i.expected for i in rubric(text, shop).items if i.kind == 'option'] == sizes
+
+
 def test_the_lid_is_the_lid():
     item, = [i for i in rubric('a kettle with red for the lid colour').items if i.kind == 'option']
     assert item.field == 'purchase.options.lid colour'
