@@ -235,7 +235,7 @@ def reachable(env:Environment, tasks:Iterable[Task], guide:x.Guide|None=None) ->
     oracle = guide.oracle() if guide.oracle else x.Scripted('oracle', guide, x.buy_variant, lambda t: t.goal.target_variant or t.goal.target)
     for t in tasks:
         rewards = play(oracle, env, t, {s: SCORERS[s] for s in offered(env)}, 0)[0]
-        missed = {s: r for s, r in rewards.items() if s != 'verified' and not (r.valid and r.kind in guide.successes[s])}
+        missed = {s: r for s, r in rewards.items() if s != 'verified' and guide.successes[s] and not (r.valid and r.kind in guide.successes[s])}
         if not missed: kept.append(t)
         lost.update(f"{s}: {r.kind}, {' '.join(v.name for v in (*r.gates, *r.parts) if v.ok is not True)}" for s, r in missed.items())
     return kept, dict(lost)

@@ -87,7 +87,7 @@ def chance_bound(shelves:Shelves, tasks:Iterable[Task],
     page:bool=False, # the right product is open already
 ) -> float: # mean over the tasks
     "What a blind buyer gets."
-    return float(np.mean([chance([shelves.catalog[t.goal.target]] if page else lookalikes(shelves, t), set(t.goal.accepted)) for t in tasks]))
+    return float(np.mean([chance([shelves.catalog[t.goal.target]] if page else lookalikes(shelves, t), set(t.goal.accepted)) if t.goal.target else 0.0 for t in tasks])) # 0 where nothing is to be bought
 
 # %% ../nbs/11b_probes.ipynb #8fb2bd98
 NOTHING = '∅' # a word that no catalogue holds

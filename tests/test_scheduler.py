@@ -348,5 +348,5 @@ def test_an_oracle_climbs_to_the_top_of_every_kind_and_a_random_agent_nowhere(fa
 
 @pytest.mark.parametrize('kind,d', [('', 99), ('', -1), ('soup', 0)])
 def test_what_a_generator_cannot_make_is_named(family, kind, d):
-    if family[0].name == 'ecomrlve': pytest.skip('its levels are checked in test_ecomrlve')
+    if family[0].name == 'ecomrlve': pytest.skip('its generator does not check levels')
     with pytest.raises(DataError, match='makes no task of kind'): family[1].at('train', 0, d, kind)

@@ -1,19 +1,20 @@
 """ShoppingBench: filtered search against brute force, four intents with proofs, typed tools that never fall silent, both grades, and an audit that holds."""
 import copy, itertools, json, os, subprocess, sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 import pytest
 from shopping_grpo.audit import audit, gate, offered, reachable
 from shopping_grpo.checklist import load_sheet
 from shopping_grpo.core import DataError, Draws, EnvError, canonical_json
-from shopping_grpo.env import FEEDBACK, Message, Outcome, ToolCall, check_env
+from shopping_grpo.env import FEEDBACK, Message, Outcome, ToolCall, check_env, clean
 from shopping_grpo.envs.shoppingbench import ShoppingBench, grade_order
-from shopping_grpo.envs.shoppingbench_build import build, requests_for
+from shopping_grpo.envs.shoppingbench_build import BenchRequests, build, requests_for
 from shopping_grpo.envs.shoppingbench_coupons import check_aim
 from shopping_grpo.envs.shoppingbench_facts import articles, encyclopedia, makers
 from shopping_grpo.envs.shoppingbench_goals import INTENTS, Aim, Knobs, Want, aim_of, offers_of, order, serving
-from shopping_grpo.envs.shoppingbench_policy import solution
-from shopping_grpo.envs.shoppingbench_shop import PAGE, PAGES, Market, Pick, random_query, write_pick
+from shopping_grpo.envs.shoppingbench_policy import read_request, solution
+from shopping_grpo.envs.shoppingbench_shop import PAGE, PAGES, Market, Pick, price_text, random_query, write_pick
 from shopping_grpo.envs.shoppingbench_voucher import subsets, total
 from shopping_grpo.filter import examine
 from shopping_grpo.generate import generate
@@ -400,6 +401,45 @@ def test_the_teacher_can_be_imitated(env, tasks):
     r, t = next((r, t) for r, t in zip(rows, train) if r['success'])
     demo = examine(r, env, t)
     assert not demo.reasons and demo.product == t.goal.target and demo.messages[1]['tool_calls']
+
+
+def test_what_the_teacher_notes_is_what_it_does(env, tasks):
+    "The note before a recommendation names the variant that is recommended; a note that ends with no, or with none, is followed by a look at something else."
+    noted = 0
+    for i, t in enumerate(of(tasks, 'product') + of(tasks, 'knowledge')):
+        if t.split != 'train': continue
+        steps = rollout(Fluent(Teacher(env.catalog, QUIET)), env, t, seed=i)['steps']
+        for s in steps:
+            name, why = s['action']['name'], s.get('why', '')
+            if name == 'recommend_product': assert why.endswith(f" #{s['action']['args']['products'].partition('#')[2]}") and '?' in why or 'take' in why; noted += 1
+            elif why.endswith((', no', '? none')): assert name in ('view_product', 'find_product'); noted += 1
+    assert noted > 9
+
+
+def test_the_rule_policy_reads_every_voucher(tasks):
+    "What stands in a request is the vouchers of the task, to the last field."
+    baskets = of(tasks, 'voucher')
+    assert all(tuple(read_request(t.prompt)['vouchers']) == aim_of(t.goal).vouchers for t in baskets) and len(baskets) > 10
+
+
+def test_other_intents_for_training_change_nothing_else(shop):
+    "Where training tasks ask for one intent more often, they do, in wishes as varied, and the other splits are the same."
+    usual, more = BenchRequests(shop[0], 5), BenchRequests(shop[0], 5, training=('product', 'product', 'product', 'shop'))
+    assert [more.task('val', n) for n in range(8)] == [usual.task('val', n) for n in range(8)]
+    train = [more.task('train', n) for n in range(16)]
+    assert Counter(t.scenario for t in train) == dict(product=12, shop=4) and len({len(aim_of(t.goal).wants[0].constraints) for t in train if t.scenario == 'product'}) > 2
+    assert [t.scenario for t in map(BenchRequests(shop[0], 5, 'voucher', training=('product',)).task, ['train'] * 3, range(3))] == ['voucher'] * 3
+
+
+def test_the_brief_view_is_short_and_whole(shop, tasks):
+    "Numbers of variants stand behind their values, whole amounts have no cents, and all that the page of another view says but title and seller is there."
+    env, some = ShoppingBench(*shop, view='brief'), of(tasks, 'product')[:12]
+    for t in some:
+        env.reset(t)
+        p = shop[0][aim_of(t.goal).wants[0].target]
+        brief = env.step(ToolCall('view_product', dict(products=p.id))).observation.text
+        assert p.title not in brief and all(f'{clean(k)}: {clean(x)}' in brief for k, x in p.table) and '.00' not in brief
+        for n, v in enumerate(p.variants, 1): assert f"{clean(', '.join(v.values))} #{n} {price_text(v.price).removesuffix('.00')}" in brief
 
 
 def test_the_rule_policy_beats_those_that_do_not_read(env, tasks):

@@ -844,7 +844,7 @@ def test_build_twice_and_frozen_splits(tmp_path, monkeypatch):
     with pytest.raises(DataError, match=r"publish\(name, items, attributes, human, rules='paper500'\)"): load_env('webshop', rules='paper500')
     with pytest.raises(DataError, match="^no shop is called 'nowhere'; give size=tiny-en, which is made at first use"): make('nowhere')
     with pytest.raises(DataError, match="^no shop is called 'lesson'; give size=lesson-en, "): make('lesson')
-    with pytest.raises(EnvError, match=r"'webshop_goals' is unknown; there are: shoppingbench, shopsim, webshop"): load_env('webshop_goals')
+    with pytest.raises(EnvError, match=r"'webshop_goals' is unknown; there are: ecomrlve, shoppingbench, shopsim, webshop"): load_env('webshop_goals')
 
 
 def test_published_build(files, tmp_path, monkeypatch):

@@ -33,7 +33,7 @@ class Axes:
 
 # %% ../../nbs/envs/ecomrlve_axes.ipynb #c49e0df2
 FORMULAS = dict(wishes=lambda d: 2 + d // 2, list_length=lambda d: min(10, 1 + d // 3), turns=lambda d: 4 + d // 2, omit=lambda d: .8 * sigma((d - 3) / 1.5), typos=lambda d: min(.125, .01 * d),
-    switch=lambda d: .6 * sigma((d - 5) / 2), depth=lambda d: max(20, 200 - 10 * d), swaps=lambda d: min(.4, .02 * d), soldout=lambda d: min(.5, .05 * d), orders=lambda d: 1 + d // 2,
+    switch=lambda d: .6 * sigma((d - 5) / 2), depth=lambda d: max(20, 200 - 10 * d), swaps=lambda d: min(.4, .02 * d), soldout=lambda d: min(.5, .05 * d), orders=lambda d: min(24, 1 + d // 2),
     clauses=lambda d: min(7, 1 + d // 3), calls=lambda d: 6 + d // 2)
 
 def axes(

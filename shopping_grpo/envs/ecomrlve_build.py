@@ -26,6 +26,7 @@ def requests_for(catalog:Catalog, seed:int, kinds:Iterable[str]=KINDS, difficult
     _, levels = PLANS.get(catalog.meta['origin'].get('size'), (0, LEVELS))
     return Talks(catalog, seed, kinds, range(levels) if difficulty is None else (difficulty,), override)
 
+# %% ../../nbs/envs/ecomrlve_build.ipynb #da3c983c
 class Protocol(NamedTuple):
     "What an evaluation counts."
     name: str
@@ -33,6 +34,7 @@ class Protocol(NamedTuple):
 
 PROTOCOLS = {name: Protocol(name, ('test', 0, None)) for name in COLLECTIONS}
 
+# %% ../../nbs/envs/ecomrlve_build.ipynb #6f98a5f0
 def build(
     name:str='tiny-en',
     n:int=208,          # tasks of each split: every kind at every level twice

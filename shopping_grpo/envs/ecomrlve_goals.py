@@ -32,6 +32,7 @@ def chance(*what) -> float: # in [0, 1), the same in every process
 KINDS = ('PD', 'SUB', 'CART', 'RETURN', 'STATUS', 'POLICY', 'BUNDLE', 'JOURNEY')
 COLLECTIONS = dict(C1=('CART',), C2=('CART', 'PD'), C4=('CART', 'PD', 'SUB', 'RETURN'), C8=KINDS) # nested; the article trains on carts first
 
+# %% ../../nbs/envs/ecomrlve_goals.ipynb #c2d942c5
 @dataclass(frozen=True)
 class Part:
     "One sub-goal. Which fields say something depends on the kind."
@@ -51,6 +52,7 @@ class Part:
     value: int|None = None        # POLICY: the answer
     unit: str = ''                # POLICY
 
+# %% ../../nbs/envs/ecomrlve_goals.ipynb #2c3ea492
 @dataclass(frozen=True)
 class Aim:
     "All of a goal, and the world it is true in."
@@ -60,7 +62,7 @@ class Aim:
     parts: tuple[Part, ...]
     today: str                # ISO date
     terms: int                # seed of the shop's terms
-    salt: str                 # of what is sold out, swapped and mistyped
+    salt: str                 # names the stream of what is sold out, swapped and mistyped
     kept: tuple[str, ...]     # products that are not sold out, whatever the dice say
     gone: tuple[str, ...]     # products that are
     persona: dict             # weights
@@ -110,6 +112,7 @@ def names_of(wish, category:str) -> tuple[str, ...]:
     own = field_words(category, c.field, 'en') if c.field else KIND_WORDS[c.kind]
     return tuple(n for n in own if n.isascii())
 
+# %% ../../nbs/envs/ecomrlve_goals.ipynb #eef52e60
 def wish_fact(n:int, wish, category:str, d:Draws, thing:str='') -> Fact: # `thing`: 'item 2', where there are several
     "A wish as something that the shopper can say."
     ways = sayings(wish, category, d)
@@ -141,13 +144,15 @@ class Thing:
 
     def constraints(self, m:int) -> tuple[Constraint, ...]: return flat(self.leaf, self.groups[:m])
 
+# %% ../../nbs/envs/ecomrlve_goals.ipynb #2c3d3e4b
 class Drawing(Requests):
     "What all kinds share: things, and the dice of a task."
-    def __init__(self, catalog:Catalog, seed:int, near:float=.8):
+    def __init__(self, catalog:Catalog, seed:int,
+        near:float=.8): # 0 to 1: how much wishes are chosen to tell the target from its siblings
         super().__init__(catalog, seed, 'ecomrlve', near, dict(single=1), 1.0, lambda t, p: '')
         self._own = lru_cache(64)(lambda leaf, split: np.isin(self.shelf(leaf).groups, [g for g, x in self.split.items() if x == split]))
 
-    def _thing(self, split:str, d:Draws, drop=()) -> Thing|None: # `drop`: kinds of wishes that are not asked for
+    def _thing(self, split:str, d:Draws, drop=()) -> Thing|None: # `drop`: kinds of wishes that are not asked for; None: this draw makes no thing
         row = int(d.pick(self.rows[split]))
         p, shelf, own = self.catalog.at(row), self.shelf(int(self.leaves[row])), self._own(int(self.leaves[row]), split)
         if len(stocked := [v for v in p.variants if v.stock > 3]) < 2: return None
@@ -168,12 +173,15 @@ class Drawing(Requests):
         ids = t.shelf.ids[t.shelf.right(t.constraints(m))].tolist()
         return tuple(sorted(i for i in ids if not sold_out(i.rsplit('-', 1)[0])))
 
-# %% ../../nbs/envs/ecomrlve_goals.ipynb #b3557c00
-TRIES = 60
+# %% ../../nbs/envs/ecomrlve_goals.ipynb #178e08ce
+TRIES, TERMS = 60, 12 # draws for a thing; shops with terms of their own
 
 class Draft:
     "One attempt at a task."
-    def __init__(self, maker:Drawing, kind:str, split:str, number:int, level:int, ax:Axes, attempt:int):
+    def __init__(self, maker:Drawing, kind:str, split:str, number:int,
+        level:int,    # says how much is used, never what is drawn
+        ax:Axes,      # of the level
+        attempt:int): # the draws before this one could not be made
         self.kind, self.split, self.level, self.axes, self.key = kind, split, level, ax, (maker.seed, 'talk', kind, split, number, attempt)
         self.salt, self.today = digest(self.key)[:12], f"2026-{1 + self.draws('month').one(12):02d}-{1 + self.draws('day').one(28):02d}"
         self.terms = self.draws('terms').one(TERMS)
@@ -186,5 +194,3 @@ class Draft:
     @property
     def gone(self) -> tuple: return tuple(sorted({*self.originals.values(), *(f for ts in self.things.values() for t in ts for f in t.foreign)}))
     def aim(self, kind, parts, persona) -> Aim: return Aim(kind, self.level, self.axes, tuple(parts), self.today, self.terms, self.salt, self.kept, self.gone, persona)
-
-TERMS = 12 # shops with terms of their own

@@ -201,8 +201,7 @@ def unreachable(script:Script) -> list[str]: # keys; must be empty
     silent = Opening('', tuple(f.key for f in script.said if f.must), tuple(f.key for f in script.said if f.was))
     def had(f, name):
         shopper = Shopper(script, silent)
-        for _ in script.said: shopper.answer(f'What about the {name}?')
-        return shopper.ledger[f.key] in ('asked', 'corrected')
+        return any(shopper.answer(f'What about the {name}?') and shopper.ledger[f.key] in ('asked', 'corrected') for _ in script.said)
     return [f.key for f in script.said if not f.must and not any(had(f, n) for n in f.names)]
 
 # %% ../../nbs/envs/ecomrlve_shopper.ipynb #53893c64

@@ -81,7 +81,7 @@ def by(key): # (walker, hits of a page) -> hit
             p = shown(o)[0]
             numbers = [v['number'] for v in p['variants'] if v['available']] or [1]
             picks.append(f"{p['name']}#{w.draws.pick(numbers)}" + (f'*{n}' if n > 1 else ''))
-        if picks: yield recommend(picks, [k for k, combines in read_request(w.prompt)['vouchers'] if combines])
+        if picks: yield recommend(picks, [v.key for v in read_request(w.prompt)['vouchers'] if v.stacks])
         yield end(bool(picks))
     return steps
 

@@ -21,12 +21,12 @@ from ..generate import SIZES
 class BenchRequests(Riddles):
     "Tasks of ShoppingBench over an English catalogue with families, by intent, split and number."
 
-PLANS = dict(lesson=(3000, dict(wishes=(1, 3), blind=0.5))) # size -> training tasks, and knobs, where they are not the usual ones
+PLANS = dict(lesson=(6400, dict(wishes=(1, 3), blind=0.5, training=['product'] * 5 + ['knowledge', 'shop', 'voucher']))) # size -> training tasks, and knobs, where they are not the usual ones
 
 def requests_for(catalog:Catalog, seed:int, intent:str='', **knobs) -> BenchRequests:
     "The task generator that fits a catalogue."
     _, usual = PLANS.get(catalog.meta['origin'].get('size'), (0, {}))
-    return BenchRequests(catalog, seed, intent, Knobs(**usual | knobs))
+    return BenchRequests(catalog, seed, intent, Knobs(**{k: x for k, x in usual.items() if k != 'training'} | knobs), usual.get('training', ()))
 
 # %% ../../nbs/envs/shoppingbench_build.ipynb #5f94dc2a
 class Protocol(NamedTuple):

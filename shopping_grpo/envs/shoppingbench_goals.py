@@ -150,15 +150,17 @@ TRIES = 20   # draws for each want of several
 
 class Asking(Requests):
     "What all intents share: a want around a product."
-    def __init__(self, catalog:Catalog, seed:int, intent:str='', knobs:Knobs=Knobs()): # intent '': all in turn
+    def __init__(self, catalog:Catalog, seed:int, intent:str='', knobs:Knobs=Knobs(),
+        training=()): # intents of the training tasks, in turn, where they are others than those of the rest
         if intent and intent not in INTENTS: raise DataError(f"intent {intent!r} is unknown; choose one of {', '.join(INTENTS)}")
         super().__init__(catalog, seed, 'shoppingbench', knobs.near, dict(single=1), knobs.blind, lambda t, p: '', knobs.wishes)
         self.intents, self.knobs = (intent,) if intent else INTENTS, knobs
+        self.training = self.intents if intent else tuple(training) or self.intents
         self.kinds, self.top, self._shops = self.intents, 6, {} # see `Requests.at`
 
     def ease(self, share:float, kind:str): # see `Requests`
         "Turn all knobs down."
-        self.intents, self.knobs, self._shops = (kind,), self.knobs.eased(share), {}
+        self.intents, self.training, self.knobs, self._shops = (kind,), (kind,), self.knobs.eased(share), {}
         self.wishes, self.limit = self.knobs.wishes, self.knobs.blind
 
     def _want(self, split, row:int, n:int, d, price=True, strict=False, pieces=1, most=10**9, drop=(), extra=()) -> tuple: # (Want or None, why not); `most`: accepted variants, `drop`: kinds that are not asked for, `extra`: wishes besides
@@ -189,9 +191,11 @@ class Asking(Requests):
 
     def task(self, split:str, number:int) -> Task:
         "Task `number` of a split: the first draw that makes a good task; raises `DataError` after many that do not."
-        intent = self.intents[number % len(self.intents)]
+        turn = self.training if split == 'train' else self.intents
+        intent = turn[number % len(turn)]
+        nth = number // len(turn) * turn.count(intent) + turn[:number % len(turn)].count(intent) # of the tasks of its intent
         for attempt in range(4000):
-            t, why = getattr(self, f'_{intent}')(split, number // len(self.intents), Draws(self.seed, 'task', self.env, intent, split, number, attempt))
+            t, why = getattr(self, f'_{intent}')(split, nth, Draws(self.seed, 'task', self.env, intent, split, number, attempt))
             self.drawn[f'{intent}: {why or "published"}'] += 1
             if t is not None: return t
         raise DataError(f"no good {intent} task number {number} in split {split} after 4,000 draws; the catalogue is too small for its families, or a knob asks too much: {dict(self.drawn.most_common(4))}")

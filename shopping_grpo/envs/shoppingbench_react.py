@@ -10,7 +10,7 @@ __all__ = ['TAGS', 'HEADING', 'Turn', 'read_turn', 'call_id', 'write_turn', 'wri
 "The ReAct text format over episode rows: reading, writing, histories, format rule, and a policy."
 import base64, hashlib, json, re
 from dataclasses import dataclass, replace
-from ..dialect import Hermes, content_text, split_thought, write_json
+from ..dialect import Hermes, content_text, read_json, split_thought, write_json
 from ..env import Message, Tool, ToolCall
 
 # %% ../../nbs/envs/shoppingbench_react.ipynb #06a341b9
@@ -60,8 +60,12 @@ def write_turn(
 
 # %% ../../nbs/envs/shoppingbench_react.ipynb #81a0b3b4
 def write_observations(turn:Turn) -> str:
-    "What the shop said, in one block."
-    return _block('obs', write_json([dict(tool_call_id=call_id(c), results=o) for c, o in zip(turn.calls, turn.observations)]))
+    "What the shop said, in one block; JSON, which the published tools answer with, stands in it as it is."
+    return _block('obs', write_json([dict(tool_call_id=call_id(c), results=_results(o)) for c, o in zip(turn.calls, turn.observations)]))
+
+def _results(text):
+    value, end = read_json(text)
+    return value if isinstance(value, (list, dict)) and end == len(text) else text
 
 # %% ../../nbs/envs/shoppingbench_react.ipynb #d0c2bcf8
 TAGS = 'think', 'tool_call', 'response'

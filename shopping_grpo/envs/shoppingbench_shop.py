@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['ORDERS', 'PAGE', 'PAGES', 'ALIASES', 'VIEWS', 'Market', 'cents', 'price_text', 'read_price', 'read_services',
            'names_of', 'read_filters', 'listed', 'Pick', 'read_picks', 'meant', 'unit_price', 'pick_of', 'write_pick',
-           'result_line', 'results_text', 'variant_text', 'product_text', 'scan', 'random_query']
+           'shown_price', 'result_line', 'results_text', 'variant_text', 'product_text', 'scan', 'random_query']
 
 # %% ../../nbs/envs/shoppingbench_shop.ipynb #3fda5115
 "The market of ShoppingBench: filtered search, short pages, and how a recommendation is written."
@@ -131,13 +131,17 @@ def write_pick(pick:Pick, name:str='') -> str: # `name`: how the product is call
     "A pick as a call writes it."
     return (name or pick.product) + (f'#{pick.number}' if pick.number else '') + (f'*{pick.quantity}' if pick.quantity > 1 else '')
 
-# %% ../../nbs/envs/shoppingbench_shop.ipynb #78761eb2
+# %% ../../nbs/envs/shoppingbench_shop.ipynb #c6fa7ef3
 VIEWS = ('compact', 'brief', 'full')
+
+def shown_price(minor:int, view:str='compact', sign:str='$') -> str:
+    "An amount as a view writes it."
+    return price_text(minor, sign).removesuffix('.00' if view == 'brief' else '')
 
 def result_line(p:Product, name:str, view:str='compact', sign:str='$') -> str:
     "One line of results."
     more = [clean(', '.join(p.services)), f'{p.sold} sold'] if view == 'full' else []
-    return ' | '.join([name, price_text(p.price, sign), clean(p.title)[:90], clean(p.shop), *more])
+    return ' | '.join([name, shown_price(p.price, view, sign), clean(p.title)[:90], clean(p.shop), *more])
 
 def results_text(found:Results, lines:list[str]) -> str:
     "A page of results."
@@ -145,17 +149,18 @@ def results_text(found:Results, lines:list[str]) -> str:
     if not lines: return f'no page {found.page}: there are {min(found.pages, PAGES)}'
     return '\n'.join([f"page {found.page} of {min(found.pages, PAGES)}, {found.total}{'+' * (found.total >= CAP)} found", *lines])
 
-def variant_text(p:Product, number:int, sign:str='$') -> str:
-    "A variant by its number."
+def variant_text(p:Product, number:int, view:str='compact', sign:str='$') -> str:
+    "A variant and its number."
     v = listed(p)[number - 1]
-    return ' '.join(filter(None, [f'#{number}', clean(', '.join(x or '-' for x in v.values)), price_text(v.price, sign) + ('' if v.stock > 0 else ' ✕')]))
+    called = [f'#{number}', clean(', '.join(x or '-' for x in v.values))]
+    return ' '.join(filter(None, [*called[::-1 if view == 'brief' else 1], shown_price(v.price, view, sign) + ('' if v.stock > 0 else ' ✕')]))
 
 def product_text(p:Product, name:str, view:str='compact', sign:str='$') -> str:
     "What can be read about a product."
     table = '; '.join(f'{clean(k)}: {clean(x)}' for k, x in p.table)
-    lines = [' | '.join([name, clean(p.title), clean(p.shop), clean(', '.join(p.services)) or 'no services']), f"{clean(p.category[-1])}; brand: {clean(p.brand)}" + '; ' * bool(table) + table, '; '.join(map(clean, p.bullets))]
+    lines = [' | '.join([name, *[clean(p.title), clean(p.shop)] * (view != 'brief'), clean(', '.join(p.services)) or 'no services']), f"{clean(p.category[-1])}; brand: {clean(p.brand)}" + '; ' * bool(table) + table, '; '.join(map(clean, p.bullets))]
     lines += [clean(p.description)] * (view == 'full')
-    variants = ' | '.join(variant_text(p, n, sign) for n in range(1, len(listed(p)) + 1))
+    variants = ' | '.join(variant_text(p, n, view, sign) for n in range(1, len(listed(p)) + 1))
     return '\n'.join(filter(None, [*lines, f"{' / '.join(map(clean, p.axes))}: {variants}" if p.axes else variants]))
 
 # %% ../../nbs/envs/shoppingbench_shop.ipynb #73903bd4
