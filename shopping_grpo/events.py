@@ -47,7 +47,7 @@ def events(
 # %% ../nbs/50b_events.ipynb #12ed55f7
 ROLES = {
     'search': 'search_products search find_product catalog_search catalog_rerank',
-    'open': 'open_product view_product catalog_get',
+    'open': 'open_product view_product view_product_information catalog_get',
     'read': 'view_description view_features view_reviews view_attributes view catalog_variants visit_history order_list order_get return_check cart_view web_search terms_search calculate_voucher python_execute',
     'page': 'next_page prev_page back_to_search',
     'select': 'select_option choose_option cart_add cart_remove cart_set',
@@ -71,7 +71,7 @@ def _listed(observation:str) -> dict: # first cell -> what the product is known 
     return {c[0]: ' | '.join(c[1:]) if c[0].isdigit() and len(c[0]) < 4 else c[0] for c in rows}
 
 def _named(args) -> list[str]: # the products that a call opens
-    given = [str(args[k]) for k in ('asin', 'product', 'products') if isinstance(args, dict) and k in args]
+    given = [str(args[k]) for k in ('asin', 'product', 'products', 'product_ids') if isinstance(args, dict) and k in args]
     return [x.strip() for g in given for x in g.split(',') if x.strip()]
 
 # %% ../nbs/50b_events.ipynb #56dca9ca

@@ -7,6 +7,7 @@ from shopping_grpo.env import ToolCall, arguments, problem
 from shopping_grpo.envs.ecomrlve import EcomRLVE
 from shopping_grpo.envs.shoppingbench import ShoppingBench
 from shopping_grpo.envs.shoppingbench_shop import Market
+from shopping_grpo.envs.shoppingbench_tools import PublishedTools
 from shopping_grpo.envs.shopsim import ShopSim
 from shopping_grpo.envs.webshop import WebShop
 from shopping_grpo.events import PANELS, ROLES, candidates_seen, events, panel_frame, panel_table, panels, refusal, role, standing
@@ -18,7 +19,7 @@ from shopping_grpo.search import build_index
 from shopping_grpo.store import Run
 from shopping_grpo.tally import reason
 
-FAMILIES = ShopSim, WebShop, ShoppingBench, EcomRLVE
+FAMILIES = ShopSim, WebShop, ShoppingBench, PublishedTools, EcomRLVE
 
 
 def turn(name, observation, error=False, more={}, **args): return dict(action=dict(name=name, args=args), observation=observation, error=error) | more
@@ -61,7 +62,7 @@ def test_nothing_but_turns_reaches_an_event(world):
         assert b'CANARY' not in canonical_json(events(bad)) and events(bad) == events(r)
 
 
-@pytest.mark.parametrize('family', FAMILIES, ids=lambda f: f.name)
+@pytest.mark.parametrize('family', FAMILIES, ids=lambda f: f.__name__)
 def test_every_tool_of_our_environments_has_a_role(family):
     assert [t for t in family.toolbox() if role(t) == 'other'] == []
     assert max(Counter(t for tools in ROLES.values() for t in tools.split()).values()) == 1
