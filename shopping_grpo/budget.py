@@ -136,7 +136,7 @@ _SIGN = dict(
 _FILL = (rf'[\s:=`"“”‘’（()元的在是为到给有就只能要得也都卡按放定]|我|希望|需要|最好|可以|保持|维持|范围|区间|接受|的话|'
          rf'尽量|一般|应该|总共|一共|心[里理]|期望|预期|方面|每{_MEASURE}|'
          r'(?:is|of|are|be|to|at|should|must|would|will|can|a|the|my|only|that|ranges?|ranging|it|i|somewhere|'
-         r'anywhere|in|has|have|keep|kept|stay|set)\b')
+         r'anywhere|in|for everything|has|have|keep|kept|stay|set)\b')
 
 def _chain(signs:dict, fill:str) -> str: # a run of known words; an English one starts at a word boundary
     return r'(?:(?:(?<![a-z])|(?=[^a-z]))(?:' + '|'.join(f'(?P<{k}>{v})' for k, v in signs.items()) + f'|{fill}))*'

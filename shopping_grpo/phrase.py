@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['words', 'wishes', 'amounts', 'read_bounds', 'bounds', 'say_budget', 'sayable', 'say', 'write_request',
-           'write_persona', 'mentions', 'check_request', 'paraphrase']
+           'write_persona', 'mentions', 'clause', 'signs', 'check_request', 'paraphrase']
 
 # %% ../nbs/03c_phrase.ipynb #e22431d5
 "Texts of requests: words, clauses, frames, and the check that a text says its goal."
@@ -273,11 +273,21 @@ def mentions(
     return sorted(out, key=lambda x: x[:2])
 
 # %% ../nbs/03c_phrase.ipynb #6df19573
-def _signs(text:str, found:list, i:int, lang:str) -> tuple[bool, bool]: # (negated, soft) of mention number i
+def clause(
+    text:str,   # lower case
+    found:list, # of `mentions`; what stands for None ends no clause
+    i:int,
+) -> tuple[int, int]: # start and end
+    "What stands around mention number i, up to the next edge or mention on either side."
     start, end, _ = found[i]
     edges = [m.span() for m in _EDGE.finditer(text) if m.end() <= start or m.start() >= end]
     left = max([e for _, e in edges if e <= start] + [e for _, e, w in found[:i] if w is not None], default=0)
     right = min([s for s, _ in edges if s >= end] + [s for s, _, w in found[i + 1:] if w is not None], default=len(text))
+    return left, right
+
+def signs(text:str, found:list, i:int, lang:str) -> tuple[bool, bool]: # (negated, soft)
+    "How mention number i is meant; arguments as in `clause`."
+    (start, end, _), (left, right) = found[i], clause(text, found, i)
     return bool(_NOT[lang].search(text[left:start])), bool(_SOFT[lang].search(text[left:start] + '|' + text[end:right]))
 
 def _check_text(own:list, text:str, category:str, lang:str) -> str: # what is wrong, or ''
@@ -288,7 +298,7 @@ def _check_text(own:list, text:str, category:str, lang:str) -> str: # what is wr
     for n, c in enumerate(facts):
         at = [i for i, (*_, w) in enumerate(found) if w == n]
         if len(at) != 1: return f"{c.field or c.kind} {c.value} is said {len(at)} times"
-        negated, soft = _signs(low, found, at[0], lang)
+        negated, soft = signs(low, found, at[0], lang)
         if negated != (c.op == 'ne'): return f"{c.field or c.kind} {c.value} is {'' if negated else 'not '}negated"
         if c.kind != 'category' and soft == c.hard: return f"{c.field or c.kind} {c.value} is said as a {'soft' if soft else 'hard'} wish"
     if read_bounds(text) != ([bounds(money)] if money else []): return f"the budget is read as {read_bounds(text)}"

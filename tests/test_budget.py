@@ -108,6 +108,7 @@ WISHES = [
     ('price lower than 50.00 dollars', CAP, None, 50, HARD),
     ('a budget of 300', CAP, None, 300, HARD),
     ('my budget is CNY 1,200', CAP, None, 1200, HARD),
+    ('My budget for everything is $737.', CAP, None, 737, HARD),
     ('it should not exceed 300 yuan', CAP, None, 300, HARD),
     ("I don't want to pay more than 300", CAP, None, 300, HARD),
     ('keep it under $300 please', CAP, None, 300, HARD),
