@@ -8,12 +8,12 @@ __all__ = ['LONGEST', 'ServerError', 'Remote', 'remote_task', 'write_action', 'r
 
 # %% ../nbs/70b_serve_client.ipynb #aed016f8
 "Environments that are played on a server."
-import http.client, json, secrets, time
+import contextlib, http.client, json, secrets, time
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 from .core import EnvError
 from .env import Environment, Message, Observation, Outcome, Step, Tool
-from .reward import Reward, Verdict, invalid
+from .reward import Reward, Verdict
 from .task import Goal, Task
 
 # %% ../nbs/70b_serve_client.ipynb #8f9f6afd
@@ -42,7 +42,8 @@ def write_action(action) -> dict:
     "An action as JSON values."
     if isinstance(action, Message): return dict(text=action.text)
     name, args = getattr(action, 'name', None), getattr(action, 'args', None)
-    if isinstance(args, str): args = args[:20_001] # one more than an environment reads
+    cut = lambda x: x[:20_001] if isinstance(x, str) else x # one more than an environment reads
+    args = {k: cut(x) for k, x in args.items()} if isinstance(args, dict) else cut(args)
     try: size = len(_dumps([name, args]))
     except (TypeError, ValueError, RecursionError): return dict(name=name if isinstance(name, str) else None, args=None)
     return dict(name=name, args=args) if size < LONGEST else dict(name=name if isinstance(name, str) else None, args=' ' * 20_001)
@@ -53,9 +54,8 @@ def read_observation(o:dict) -> Observation:
 
 def read_reward(r:dict) -> Reward:
     "A grade from its marks; gates and parts have no names."
-    if not r['valid']: return invalid(r['kind'])
     named = lambda what: tuple(Verdict(f'{what} {i}', ok, score) for i, (ok, score) in enumerate(r[what + 's'], 1))
-    return Reward(r['value'], named('part'), named('gate'), kind=r['kind'])
+    return Reward(r['value'], named('part'), named('gate'), r['valid'], r['kind'])
 
 # %% ../nbs/70b_serve_client.ipynb #300828a2
 class RemoteEnv(Environment):
@@ -171,22 +171,29 @@ def _read(status, data) -> dict: # raises `ServerError`
 # %% ../nbs/70b_serve_client.ipynb #ec53b10d
 class SocketEnv(RemoteEnv):
     "Played by WebSocket."
-    _socket = None
+    def __init__(self, *where):
+        self._socket, self._stack = None, contextlib.ExitStack()
+        super().__init__(*where)
+
     def _tell(self, op, body=None) -> dict:
         from websockets.exceptions import WebSocketException
         try: text = self._say(_dumps(dict(op=op) | (body or {})))
         except (OSError, WebSocketException, EOFError) as e: lost = e
         else: return _read(200, text)
-        self._socket, self._held = None, None
+        self._held = None
+        self._hang_up()
         raise ServerError('unreachable', f'no answer from {self.url}: {type(lost).__name__}')
 
     def _say(self, text):
         from websockets.sync.client import connect
-        self._socket = self._socket or connect(self.url.replace('http', 'ws', 1) + '/ws', max_size=None, open_timeout=self.timeout, compression=None, proxy=None)
+        if self._socket is None: self._socket = self._stack.enter_context(connect(self.url.replace('http', 'ws', 1) + '/ws', max_size=None, open_timeout=self.timeout, compression=None, proxy=None))
         self._socket.send(text)
         return self._socket.recv(self.timeout)
 
+    def _hang_up(self):
+        self._stack.close()
+        self._socket = None
+
     def close(self):
         super().close()
-        if self._socket: self._socket.close()
-        self._socket = None
+        self._hang_up()

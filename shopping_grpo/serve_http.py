@@ -182,8 +182,9 @@ LOOPBACK = ('127.0.0.1', 'localhost', '::1')
 
 def listen(host:str, port:int) -> socket.socket: # port 0: any that is free
     "A socket to serve on; raises `DataError` when it cannot be had."
-    try: return socket.create_server((host, port), family=socket.AF_INET6 if ':' in host else socket.AF_INET, backlog=512)
-    except (OSError, OverflowError) as e: raise DataError(f"cannot serve on {host}:{port}: {getattr(e, 'strerror', None) or e}; choose another --port or --host") from None
+    try: sock = socket.create_server((host, port), family=socket.AF_INET6 if ':' in host else socket.AF_INET, backlog=512)
+    except (OSError, OverflowError) as e: raise DataError(f"cannot serve on {host}:{port}: {str(getattr(e, 'strerror', None) or e).split(' (')[0]}; choose another --port or --host") from None
+    return socket.socket(fileno=sock.detach()) # so that it knows its protocol: asyncio sends small answers at once only where that is TCP
 
 def serve(
     desk:Server,
