@@ -177,6 +177,7 @@ def serve(env:str=typer.Option('shopsim', help='an environment'), size:str=typer
     if not all(map(importlib.util.find_spec, EXTRAS['serve'])): raise core.DataError('the server needs its extra; run pip install -c constraints.txt -e ".[serve]"')
     from shopping_grpo.serve import open_desk
     from shopping_grpo.serve_http import LOOPBACK, listen, serve as serve_desk
+    from shopping_grpo.serve_openenv import openenv
     try: options = json.loads(shop)
     except ValueError: raise core.DataError(f'--shop {shop!r} is not JSON; give for example --shop \'{{"view": "brief"}}\'') from None
     if not isinstance(options, dict): raise core.DataError('--shop must be a JSON object of options')
@@ -185,7 +186,7 @@ def serve(env:str=typer.Option('shopsim', help='an environment'), size:str=typer
     desk = open_desk(env, size, split, purpose, options, capacity=sessions, idle=idle)
     if host not in LOOPBACK: console.print(f'whoever reaches {host} can use this server: it asks nobody who they are', style='yellow', soft_wrap=True)
     console.print(f"serving {env}, {len(desk.tasks)} {split} tasks, {sessions} sessions, at http://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}", style='green', markup=False, highlight=False, soft_wrap=True)
-    serve_desk(desk, sock)
+    serve_desk(desk, sock, [openenv])
 
 # %% ../nbs/91_cli.ipynb #bbda8248
 def main():

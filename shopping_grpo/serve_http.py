@@ -106,7 +106,7 @@ class Sockets(Routes):
                 await ws.send_text((await self._hear(text, held)).decode())
         except TimeoutError: await ws.close(1000, 'idle')
         except KeyError: await ws.close(1003, 'send text') # bytes came
-        except (WebSocketDisconnect, RuntimeError): pass   # gone
+        except (WebSocketDisconnect, RuntimeError): pass # gone
         finally:
             if held: self.desk.close(*held)
 
@@ -147,6 +147,7 @@ def make_app(
     desk:Server,
     hosts=('*',),   # names by which it may be called
     threads:int=4,
+    guests=(),      # functions that make further routes from a `Sockets`, such as `serve_openenv.openenv`
 ) -> Starlette:
     "The whole server as an ASGI app."
     r = Sockets(desk, threads)
@@ -159,7 +160,7 @@ def make_app(
         finally: task.cancel(); desk.shut()
     get = [Route(f'/{f.__name__}', f) for f in (r.health, r.metrics, r.about, r.tasks)]
     post = [Route('/sessions', r.open, methods=['POST']), Route('/sessions/{id}/{op}', r.ask, methods=['POST']), Route('/sessions/{id}', r.close, methods=['DELETE'])]
-    return Starlette(routes=[*get, *post, WebSocketRoute('/ws', r.talk)], lifespan=running, exception_handlers=_errors(desk), middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)])
+    return Starlette(routes=[*get, *post, WebSocketRoute('/ws', r.talk), *(route for g in guests for route in g(r))], lifespan=running, exception_handlers=_errors(desk), middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)])
 
 # %% ../nbs/70a_serve_http.ipynb #a8d162c2
 class Connection(H11Protocol):
@@ -189,10 +190,11 @@ def listen(host:str, port:int) -> socket.socket: # port 0: any that is free
 def serve(
     desk:Server,
     sock:socket.socket,
+    guests=(), # as in `make_app`
 ):
     "Serve until the process is told to end; what is under way is finished, and every session taken back."
     host, port = sock.getsockname()[:2]
-    app = make_app(desk, ('127.0.0.1', 'localhost') if host in LOOPBACK and ':' not in host else ('*',))
+    app = make_app(desk, ('127.0.0.1', 'localhost') if host in LOOPBACK and ':' not in host else ('*',), guests=guests)
     quiet = min(20, desk.idle) # seconds: between the pings of a socket and for their answers, and for a connection to get on
     config = uvicorn.Config(app, http=type('Timed', (Connection,), dict(quiet=quiet)), ws='websockets-sansio', ws_max_size=MAX_BODY, ws_ping_interval=quiet, ws_ping_timeout=quiet, ws_per_message_deflate=False, loop='asyncio', lifespan='on',
         log_level='warning', access_log=False, server_header=False, limit_concurrency=4 * desk.capacity + 256, timeout_keep_alive=round(max(quiet, 5)), timeout_graceful_shutdown=5, proxy_headers=False)
