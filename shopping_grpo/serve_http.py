@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -54,7 +54,7 @@ async def _body(request:Request) -> dict:
             async for part in request.stream():
                 parts.append(part); size += len(part)
                 if size > MAX_BODY: raise Refusal('too_large', f'a body has at most {MAX_BODY} bytes')
-    except TimeoutError: raise Refusal('too_slow', f'the body did not arrive within {BODY_SECONDS} seconds') from None
+    except (TimeoutError, ClientDisconnect): raise Refusal('too_slow', f'the body did not arrive within {BODY_SECONDS} seconds') from None # or nobody waits for an answer any more
     return read_json(b''.join(parts))
 
 # %% ../nbs/70a_serve_http.ipynb #2d1e2af4

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 for extra in ('starlette', 'uvicorn', 'websockets'): pytest.importorskip(extra, reason='the server needs its extra: pip install -c constraints.txt -e ".[serve]"')
 from shopping_grpo.core import DataError, Draws, ShopError, canonical_json
-from shopping_grpo.env import Message, ToolCall, check_env
+from shopping_grpo.env import Message, ToolCall, check_env, load_env
 from shopping_grpo.envs.shopsim import ShopSim
 from shopping_grpo.policy import scripted
 from shopping_grpo.request import Requests
@@ -14,7 +14,7 @@ from shopping_grpo.rollout import rollout
 from shopping_grpo.search import tokens
 from shopping_grpo.serve import Refusal, Server, marks, open_desk
 from shopping_grpo.serve_client import HttpEnv, ServerError, SocketEnv, remote_task
-from shopping_grpo.task import save_tasks
+from shopping_grpo.task import load_tasks, save_tasks
 
 ROOT = Path(__file__).resolve().parents[1]
 CANARY = 'zzcanary' # stands in every goal and nowhere else
@@ -280,6 +280,7 @@ def test_rubbish(server):
             ws.send(text)
             reply = ws.recv(20)
             assert not LEAK.search(reply) and ('error' in json.loads(reply)) == ('"score"' not in text and '"state"' not in text and text != '{"op": "open", "id": 1}'), (text, reply)
+    with socket.create_connection(('127.0.0.1', server.port)) as cut: cut.sendall(b'POST /sessions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 500\r\n\r\n{"task"')
     server.raw('DELETE', path, None, lease)
     assert server.raw('GET', '/health')[0] == 200 and 'Traceback' not in server.errors()
 
@@ -344,7 +345,59 @@ def test_soak(root, tasks, tiny):
         rss = lambda: int(re.search(r'VmRSS:\s+(\d+)', Path(f'/proc/{s.process.pid}/status').read_text())[1]) / 1024
         sizes = []
         for i in range(2000):
-            rollout(scripted('rule' if i % 2 else 'random', tiny), env, tasks[i % 24], i)
+            rollout(scripted('rule' if i % 2 else 'random', tiny), env, tasks[i % 24], i % 24) # the same ones again and again: the caches are full after the first quarter
             if i % 500 == 499: sizes.append(rss())
             if i % 100 == 99: env.close()
         assert sizes[-1] - sizes[0] < 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('family', ['webshop', 'shoppingbench', 'ecomrlve'])
+def test_every_family(family, tmp_path, monkeypatch):
+    "E5: 30 tasks of each family in its own shop, which is made at first use: the same episodes, grades and end states."
+    (tmp_path/'settings.ini').write_text((ROOT/'settings.ini').read_text())
+    monkeypatch.setenv('SHOPPING_GRPO_ROOT', str(tmp_path))
+    home = load_env(family)
+    built = home.catalog.path.parent
+    theirs = [t for t in load_tasks(built/'tasks'/f'{family}-val.jsonl') if home.plays(t)][:30]
+    with Served(tmp_path, '--env', family, '--size', built.name, '--split', 'val', '--purpose', 'select') as s:
+        for kind in (HttpEnv, SocketEnv):
+            env = kind(s.url)
+            for i, t in enumerate(theirs):
+                for name in ('oracle', 'rule', 'random'): assert played(env, scripted(name, home.catalog), t, i) == played(home, scripted(name, home.catalog), t, i)
+            env.close()
+
+
+def test_openenv_messages(server, home, tasks):
+    "The dialect of OpenEnv, spoken by hand: the same observations and the same grade; nothing of the goal."
+    from websockets.sync.client import connect
+    with connect(server.url.replace('http', 'ws') + '/openenv/ws') as ws:
+        def ask(kind, **data): ws.send(json.dumps(dict(type=kind, data=data))); return json.loads(ws.recv(20))
+        assert ask('state')['data']['code'] == 'SESSION_ERROR' and ask('goal')['data']['code'] == 'VALIDATION_ERROR'
+        for i, t in enumerate(tasks[:6]):
+            o = home.reset(t, 7)
+            said = ask('reset', task=t.key, seed=7)['data']
+            assert said['observation']['text'] == o.text and said['reward'] is None and not said['done']
+            for action in (dict(name='search_products', args={'query': t.prompt[:99]}), dict(name='fly', args='{'), dict(text='I give up')):
+                step = home.step(Message(action['text']) if 'text' in action else ToolCall(**action))
+                said = ask('step', **action, metadata={})['data']
+                assert (said['observation']['text'], said['observation']['legal'], said['done']) == (step.observation.text, list(step.observation.legal), step.done)
+            assert said['reward'] == home.score().value and ask('state')['data'] == dict(episode_id=f'{t.key}-7', step_count=3)
+        assert ask('reset', seed=25)['data']['observation']['text'] == home.reset(tasks[1]).text
+    server.until(0)
+
+
+def test_openenv_client(server, home, tasks):
+    "The real client and the real validator."
+    client = pytest.importorskip('openenv.core.generic_client', reason='pip install openenv-core')
+    from openenv.cli._validation import validate_running_environment
+    report = validate_running_environment(server.url + '/openenv')
+    assert report['passed'], report
+    with client.GenericEnvClient(base_url=server.url + '/openenv').sync() as env:
+        first = env.reset(task=2, seed=1)
+        assert first.observation['text'] == home.reset(tasks[2], 1).text
+        env.step({'name': 'search_products', 'args': {'query': '茶'}})
+        last = env.step({'name': 'finish_without_purchase', 'args': {'reason': 'no_suitable_product'}})
+        home.step(ToolCall('search_products', {'query': '茶'})); home.step(ToolCall('finish_without_purchase', {'reason': 'no_suitable_product'}))
+        assert last.done and last.reward == home.score().value
+    server.until(0)
