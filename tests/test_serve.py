@@ -371,6 +371,7 @@ def test_every_family(family, tmp_path, monkeypatch):
 def test_openenv_messages(server, home, tasks):
     "The dialect of OpenEnv, spoken by hand: the same observations and the same grade; nothing of the goal."
     from websockets.sync.client import connect
+    before = server.number('sessions')
     with connect(server.url.replace('http', 'ws') + '/openenv/ws') as ws:
         def ask(kind, **data): ws.send(json.dumps(dict(type=kind, data=data))); return json.loads(ws.recv(20))
         assert ask('state')['data']['code'] == 'SESSION_ERROR' and ask('goal')['data']['code'] == 'VALIDATION_ERROR'
@@ -384,11 +385,12 @@ def test_openenv_messages(server, home, tasks):
                 assert (said['observation']['text'], said['observation']['legal'], said['done']) == (step.observation.text, list(step.observation.legal), step.done)
             assert said['reward'] == home.score().value and ask('state')['data'] == dict(episode_id=f'{t.key}-7', step_count=3)
         assert ask('reset', seed=25)['data']['observation']['text'] == home.reset(tasks[1]).text
-    server.until(0)
+    server.until(before)
 
 
 def test_openenv_client(server, home, tasks):
     "The real client and the real validator."
+    before = server.number('sessions')
     client = pytest.importorskip('openenv.core.generic_client', reason='pip install openenv-core')
     from openenv.cli._validation import validate_running_environment
     report = validate_running_environment(server.url + '/openenv')
@@ -400,4 +402,4 @@ def test_openenv_client(server, home, tasks):
         last = env.step({'name': 'finish_without_purchase', 'args': {'reason': 'no_suitable_product'}})
         home.step(ToolCall('search_products', {'query': '茶'})); home.step(ToolCall('finish_without_purchase', {'reason': 'no_suitable_product'}))
         assert last.done and last.reward == home.score().value
-    server.until(0)
+    server.until(before)
