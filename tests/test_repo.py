@@ -100,7 +100,7 @@ def test_a_parameter_arrives_in_every_stage(own_root):
     run_stage('56', {'runs': 'five-*', 'name': 'fifth'}, quiet=True)
     evidence = json.loads((own_root/'runs'/'judge'/'fifth'/'manifest.json').read_text())
     assert evidence['config']['runs'] == 'five-*' and set(evidence['parents']) == {f'eval/{n}' for n in manifests} and {'panels.csv', 'panel_means.csv', 'rubric_items.csv'} < set(evidence['outputs'])
-    assert len((own_root/'data'/'built'/'tiny'/'rubrics'/'shopsim-test.jsonl').read_text().splitlines()) == 5
+    assert len((own_root/'data'/'rubrics'/'tiny'/'shopsim-test.jsonl').read_text().splitlines()) == 5
     run_stage('65', {'runs': 'five-*', 'title': 'A title of its own', 'figures': False}, quiet=True)
     assert 'A title of its own' in (own_root/'reports'/'index.html').read_text(encoding='utf-8')
     run_stage('95', {'runs': 'five-*', 'publish': True}, quiet=True)
