@@ -85,7 +85,7 @@ class Turns(Rules):
 
     def _said(self, text:str) -> str: # in other words where somebody offers them: every value survives, or the template stands
         if not self.speaker: return self._told(text)
-        values = {x for w in self.part.wants for c in w.constraints if c.kind != 'price' for x in words(c, w.category, 'en') if x in text} | {x for f in self.part.script.said for x in f.exact if x in text} | {*re.findall(r'\$?\d+(?:\.\d+)?', text)}
+        values = {x for w in self.part.wants for c in w.constraints if c.kind != 'price' for x in words(c, w.category, 'en') if x in text} | {x for f in self.part.script.said for x in f.exact if x in text} | {*re.findall(r'\$?\w*\d\w*(?:\.\d+)?', text)}
         return self._told(misspell(paraphrase(text, tuple(sorted(values)), self.speaker), self.aim.axes.typos, tuple(sorted(values)), Draws(self.aim.salt, 'slips', text)))
 
     @property
