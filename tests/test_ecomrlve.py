@@ -1,5 +1,5 @@
 """EcomRLVE: every conversation can be solved and none without trying, the same everywhere, a lower level a part of a higher one, and no action breaks the world."""
-import json, os, re, subprocess, sys
+import copy, json, os, re, subprocess, sys
 from dataclasses import replace
 from pathlib import Path
 import numpy as np, pytest
@@ -19,7 +19,9 @@ from shopping_grpo.envs.ecomrlve_teacher import Teacher
 from shopping_grpo.envs.ecomrlve_terms import make_terms, search_terms
 from shopping_grpo.policy import DoNothing
 from shopping_grpo.probes import altered
+from shopping_grpo.rollout import rollout
 from shopping_grpo.task import check_splits, load_tasks, save_tasks
+from shopping_grpo.teacher import Noise
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL_AND_FULL = [pytest.param(3, id='small'), pytest.param(200, id='full', marks=pytest.mark.slow)]
@@ -477,6 +479,30 @@ def test_the_teacher_can_be_imitated(shop):
     assert wins >= .7 * len(tasks)
     again = [[s.observation.text for s in play(Teacher(shop.catalog), shop.env, t, 5)[1]] for t in (*tasks[:8], *tasks[:8])]
     assert again[:8] == again[8:]
+
+
+def test_the_teacher_errs_as_it_is_told_and_mends_it(shop):
+    "Every sort of mistake happens, is marked so that nobody learns it, and a cart is right all the same."
+    seen = set()
+    for i, kind in enumerate(('CART', 'PD') * 6):
+        t = shop.talks.at('train', i, 1, kind)
+        row = rollout(Teacher(shop.catalog, Noise(1, 1, 1, 1)), shop.env, t)
+        seen |= {s['mistake'] for s in row['steps'] if s.get('mistake')}
+        assert [s['mistake'] for s in row['steps'] if s['error']] == ['refusal'], row['steps']
+        assert kind != 'CART' or row['success']
+    assert seen == {'refusal', 'vague', 'wrong_hit', 'wrong_option'}
+
+
+def test_another_mouth(shop):
+    "A speaker puts everything the shopper says differently; one that loses a value is not heard; the conversation is won either way."
+    env = copy.copy(shop.env)
+    for speaker, other in ((lambda p: 'Listen: ' + p.split('\n\n')[-1], True), (lambda p: 'whatever you like', False), (lambda p: 1 / 0, False)):
+        env.speaker = speaker
+        for i, kind in enumerate(('CART', 'PD', 'JOURNEY', 'RETURN')):
+            t = shop.talks.at('train', i, 0, kind)
+            text = env.reset(t).text
+            assert text.startswith('Listen: ') == other and (other or text == shop.env.reset(t).text)
+            assert play(Oracle(shop.catalog), env, t)[0].kind == 'success'
 
 
 def test_frozen_config(): assert json.loads((ROOT/'environments'/'ecomrlve'/'config.json').read_text()) == json.loads(canonical_json(EcomRLVE.config()))

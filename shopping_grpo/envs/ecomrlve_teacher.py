@@ -26,8 +26,10 @@ class Guided(Oracle):
         look:int=12):      # pages it opens for one thing, at most
         self.catalog, self.noise, self.look = catalog, noise, look
 
-    def _do(self, act, why=''):
-        self.last = {'why': why} if why else {}
+    def _happens(self, rate) -> bool: return self.draws.one(1_000_000) < rate * 1_000_000
+
+    def _do(self, act, why='', mistake=''):
+        self.last = ({'why': why} if why else {}) | ({'mistake': mistake} if mistake else {})
         return (yield act)
 
     def walk(self, o):
@@ -35,6 +37,7 @@ class Guided(Oracle):
         for n, part in enumerate(aim.parts):
             told = open_script(part.script, aim.axes.omit, aim.axes.typos, aim.salt if n == 0 else f'{aim.salt} {n}', n > 0)
             said = yield from self._ask(part, {*told.said, *told.wrong}, said)
+            if self._happens(self.noise.refusal): yield from self._do(call('catalog_get', products='0'), mistake='refusal')
             if part.kind in ('PD', 'SUB', 'BUNDLE'): said = yield from self._misled(part, told, said)
             o = yield from self._wait(o, (yield from getattr(self, f'_{part.kind.lower()}')(part, said)))
             said = o.data.get('text', '')
@@ -68,9 +71,11 @@ class Guided(Oracle):
         goal, out, seen, why = self.catalog[w.target], [], set(avoid), ''
         query = ' '.join(dict.fromkeys(query_words([c for c in w.constraints if c.kind != 'price'], said, goal)))
         top = min((c.value for c in w.constraints if c.kind == 'price' and c.op == 'le'), default=0) // 100
+        if self._happens(self.noise.vague): yield from self._do(call('catalog_search', query=str(w.constraints[0].value)), mistake='vague')
         for words in dict.fromkeys([query, goal.title, f'{goal.title} {goal.brand} {goal.model}']):
             for page in range(1, 6):
                 o = yield from self._do(call('catalog_search', query=words[:300], **(dict(price=f'-{top}') if top else {}), **(dict(page=page) if page > 1 else {})), 'the words of the shopper' if words == query else 'other words')
+                if len(shown(o)) > 1 and self._happens(self.noise.wrong_hit): yield from self._do(call('catalog_get', products=shown(o)[-1]['name']), mistake='wrong_hit')
                 for h in shown(o):
                     if h['asin'] in seen or any(speaks(h['title'], c, w.category, 'en') is False for c in w.constraints if c.hard): continue
                     seen.add(h['asin'])
@@ -112,9 +117,16 @@ class Teacher(Guided):
                 number = next((n for n, (v, x) in enumerate(zip(self.catalog[page['asin']].variants, page['variants']), 1) if x['available'] and v.id in w.accepted), 0)
                 why = self._note(w, page, number)
                 if not number: continue
+                if self._happens(self.noise.wrong_option): yield from self._mend(k, h['name'], page, number)
                 yield from self._do(call('cart_add', product=f"{h['name']}#{number}" + f'*{w.quantity}' * (w.quantity > 1)), why)
                 break
         return reply()
+
+    def _mend(self, k:int, name:str, page:dict, number:int): # puts another variant into line `k` of the cart, and takes it out again
+        other = next((x['number'] for x in page['variants'] if x['available'] and x['number'] != number), 0)
+        if not other: return
+        yield from self._do(call('cart_add', product=f'{name}#{other}'), mistake='wrong_option')
+        yield from self._do(call('cart_remove', line=k), 'another variant is wanted')
 
     def _return(self, part, said): return (yield from super()._return(part))
     def _take(self, w, variant): return ((yield from self._find(w, self.prompt)) or ['0'])[0]
