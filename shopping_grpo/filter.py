@@ -192,7 +192,7 @@ class Selection:
     def take(self, demo:Demo) -> list[str]: # reasons; empty: accepted
         "Accept a row, or say why not."
         text = digest([m for m in demo.messages if m['role'] != 'system'])
-        found = {'a second row of its task': demo.row['task_key'] in self.tasks, 'the same conversation again': text in self.texts, 'enough rows of its product': self.products[demo.product] >= self.per_product}
+        found = {'a second row of its task': demo.row['task_key'] in self.tasks, 'the same conversation again': text in self.texts, 'enough rows of its product': demo.product != '' and self.products[demo.product] >= self.per_product} # an answer about an order buys nothing
         if reasons := [why for why, wrong in found.items() if wrong]: return reasons
         self.tasks.add(demo.row['task_key']); self.texts.add(text); self.products[demo.product] += 1
         return []

@@ -149,6 +149,7 @@ def test_selection_caps_and_balance(rows, env, tasks):
     choice = Selection(per_product=1)
     one = [replace(d, product='7') for d in good[:3]]
     assert choice.take(one[0]) == [] and choice.take(one[1]) == ['enough rows of its product']
+    assert [choice.take(replace(d, product='')) for d in good[1:4]] == [[], [], []], 'rows that buy nothing are not rows of one product'
     assert choice.take(replace(good[0], product='8')) == ['a second row of its task', 'the same conversation again']
     mix = [replace(d, row=d.row | dict(teacher='b' if i % 3 else 'a')) for i, d in enumerate(good)]
     kept, left = balance(mix, dict(a=.5, b=.5))
