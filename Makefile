@@ -2,14 +2,17 @@
 PY ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 
-.PHONY: reproduce test test-slow install readme benchmarks notebooks clean
+.PHONY: reproduce smoke test test-slow install readme benchmarks notebooks clean
 
-reproduce: .venv/ready            ## the whole pipeline on a CPU, from nothing to reports/index.html
+reproduce: .venv/ready            ## the whole pipeline on a CPU, from nothing to reports/index.html: about twenty minutes
+	$(BIN)/shopping-grpo reproduce --profile laptop
+
+smoke: .venv/ready                ## every stage in three minutes, the published table measured again
 	$(BIN)/shopping-grpo reproduce
 
 test: .venv/ready                 ## package = notebooks, notebooks run, battery passes
 	$(BIN)/python tests/exported.py
-	$(BIN)/shopping-grpo reproduce >/dev/null
+	$(BIN)/shopping-grpo reproduce --profile smoke >/dev/null
 	cd nbs && ../$(BIN)/nbdev-test --n-workers 2
 	$(BIN)/python -m pytest
 
