@@ -21,11 +21,11 @@ from ..generate import SIZES
 class BenchRequests(Riddles):
     "Tasks of ShoppingBench over an English catalogue with families, by intent, split and number."
 
-PLANS = dict(lesson=(6400, dict(wishes=(1, 3), blind=0.5, training=['product'] * 5 + ['knowledge', 'shop', 'voucher']))) # size -> training tasks, and knobs, where they are not the usual ones
+PLANS = dict(lesson=(800, 6400, dict(wishes=(1, 3), blind=0.5, training=['product'] * 5 + ['knowledge', 'shop', 'voucher']))) # size -> tasks of each split, of train, and knobs, where they are not the usual ones
 
 def requests_for(catalog:Catalog, seed:int, intent:str='', **knobs) -> BenchRequests:
     "The task generator that fits a catalogue."
-    _, usual = PLANS.get(catalog.meta['origin'].get('size'), (0, {}))
+    *_, usual = PLANS.get(catalog.meta['origin'].get('size'), ({},))
     return BenchRequests(catalog, seed, intent, Knobs(**{k: x for k, x in usual.items() if k != 'training'} | knobs), usual.get('training', ()))
 
 # %% ../../nbs/envs/shoppingbench_build.ipynb #5f94dc2a
@@ -48,13 +48,14 @@ def shop_of(rules:str='') -> str: # name of a build
     if len(found) != 1: raise DataError(f"protocol {rules} needs its own shop; " + (f"give size=, one of {', '.join(found)}" if found else "import the published files with `publish(name, documents, instructions)` of shopping_grpo.envs.shoppingbench_published"))
     return found[0]
 
-# %% ../../nbs/envs/shoppingbench_build.ipynb #7d63a623
+# %% ../../nbs/envs/shoppingbench_build.ipynb #94c3ccfc
 def build(
     name:str='tiny-en',
-    n:int=200,          # tasks of each split, the intents in turn
+    n:int=0,            # tasks of each split, the intents in turn; 0: 200, or what the plan of the size says
     freeze:bool=False,  # write the sheet of frozen splits anew
     where:Path|None=None, # folder; None = data/built/<name>
 ) -> Path: # of the build
     "Make shop and tasks; raises `DataError` on an unknown size, or when frozen splits come out otherwise."
     if not (size := size_of(name)): raise DataError(f"no shop is called {name!r} and none can be made; choose one of {', '.join(f'{s}-en' for s in SIZES)}, or import published files with `publish` of shopping_grpo.envs.shoppingbench_published")
-    return make_shop('shoppingbench', name, requests_for, VERSION, n, *PLANS.get(size, (0, {})), freeze, where)
+    usual, train, knobs = PLANS.get(size, (200, 0, {}))
+    return make_shop('shoppingbench', name, requests_for, VERSION, n or usual, train, knobs, freeze, where)
