@@ -3715,6 +3715,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                          'shopping_grpo.sft_local.fit': ('sft_local.html#fit', 'shopping_grpo/sft_local.py'),
                                          'shopping_grpo.sft_local.make_lessons': ( 'sft_local.html#make_lessons',
                                                                                    'shopping_grpo/sft_local.py'),
+                                         'shopping_grpo.sft_local.recode': ('sft_local.html#recode', 'shopping_grpo/sft_local.py'),
                                          'shopping_grpo.sft_local.rename': ('sft_local.html#rename', 'shopping_grpo/sft_local.py'),
                                          'shopping_grpo.sft_local.round_amounts': ( 'sft_local.html#round_amounts',
                                                                                     'shopping_grpo/sft_local.py'),

@@ -84,6 +84,7 @@ class Answering(Talking):
 # %% ../../nbs/envs/ecomrlve.ipynb #ab07a02f
 class EcomRLVE(Answering):
     "The conversation with its grades, out of the agent's reach."
+    codes = r'\bA\d{4,}\b' # numbers of orders, which demonstrations may deal anew
     @classmethod
     def config(cls) -> dict:
         "Everything that decides what an episode is worth and how long it lasts."
