@@ -118,14 +118,15 @@ def _price(c:dict, g:Good) -> dict:
     if spread and not any(_meets(c, p) for p in range(min(spread), max(spread) + 1, 10)): return _finding('violated', 'no price of this product would do', last)
     return _finding('unknown', 'the price was open', last)
 
-# %% ../nbs/51b_rule_judge.ipynb #99b32b60
+# %% ../nbs/51b_rule_judge.ipynb #b99137ca
+_QUOTES = ' \'"「」'
 _OPTIONS = re.compile(r'(?m)^(?:options|选项) ([^:]+): (.*)$')
 
 def _option(c:dict, g:Good, some:tuple) -> dict:
     axis, negated = _axis(c), c['operator'] == 'ne'
     last = g.pages[-1][0] if g.pages else ''
-    offered = {a.strip(): [x.strip() for x in v.split(' | ')] for a, v in _OPTIONS.findall(g.text)}
-    picked = dict(p.split('=', 1) for p in g.chosen.split('; ') if '=' in p)
+    offered = {a.strip(): [x.strip(_QUOTES) for x in v.split(' | ')] for a, v in _OPTIONS.findall(g.text)}
+    picked = {a: x.strip(_QUOTES) for a, _, x in (p.partition('=') for p in g.chosen.split('; ')) if x}
     value = picked.get(axis) or (g.chosen if not picked else '') or (offered[axis][0] if len(offered.get(axis, ())) == 1 else '')
     if not value and offered and axis not in offered and says(g.text, some): value = some[0] # a property of the whole product
     if not value: return _finding('unknown' if negated else 'violated', 'not chosen', last or g.event)
@@ -133,7 +134,8 @@ def _option(c:dict, g:Good, some:tuple) -> dict:
 
 # %% ../nbs/51b_rule_judge.ipynb #cab84839
 def _told(c:dict, g:Good, some:tuple) -> dict:
-    where = [(e, says('\n'.join(t.split('\n')[1:]), some)) for e, t in g.pages if says(t, some)]
+    body = lambda t: '\n'.join(t.split('\n')[1:]) if t.startswith(g.product) else t # without the title
+    where = [(e, says(body(t), some)) for e, t in g.pages if says(t, some)]
     negated, axis = c['operator'] in ('ne', 'excludes'), _axis(c)
     if where:
         event, seen = next((w for w in where if w[1]), where[0])
