@@ -54,28 +54,37 @@ def calibration_digest() -> str:
     "Hash of cases and labels."
     return digest([[c.id, c.row, c.criteria.digest, c.scores, c.statuses, c.primary] for c in labelled_cases()])
 
-# %% ../nbs/51d_calibration.ipynb #25cd0fcb
+# %% ../nbs/51d_calibration.ipynb #e5d5e340
+def _weights(n:int, squared:bool) -> np.ndarray: # (n, n)
+    step = np.arange(n)
+    return (step[:, None] - step) ** 2.0 if squared else (step[:, None] != step) * 1.0
+
+def _kappa(seen:np.ndarray, weight:np.ndarray) -> np.ndarray: # of counts (..., n, n); NaN without chance
+    total = seen.sum((-2, -1))
+    chance = np.einsum('ij,...i,...j->...', weight, seen.sum(-1), seen.sum(-2))
+    with np.errstate(divide='ignore', invalid='ignore'): return np.where(chance > 0, 1 - total * np.einsum('ij,...ij->...', weight, seen) / chance, np.nan)
+
+def _counted(pairs, scale) -> np.ndarray: # (n, n)
+    at, seen = {v: i for i, v in enumerate(scale)}, np.zeros((len(scale), len(scale)))
+    for a, b in pairs: seen[at[a], at[b]] += 1
+    return seen
+
 def kappa(
     pairs,          # (one, other), values of `scale`
     scale,          # all values, in order
     squared:bool,   # weigh by the squared distance
 ) -> float: # 1 = all agree, 0 = as chance would; NaN where one of the two never varies
     "Cohen's kappa, weighted where the scale has an order."
-    at = {v: n for n, v in enumerate(scale)}
-    seen = np.zeros((len(at), len(at)))
-    for a, b in pairs: seen[at[a], at[b]] += 1
-    if not seen.sum(): return float('nan')
-    seen /= seen.sum()
-    step = np.arange(len(at))
-    weight = (step[:, None] - step) ** 2 if squared else step[:, None] != step
-    chance = (weight * np.outer(seen.sum(1), seen.sum(0))).sum()
-    return float(1 - (weight * seen).sum() / chance) if chance else float('nan')
+    return float(_kappa(_counted(pairs, scale), _weights(len(scale), squared)))
 
 # %% ../nbs/51d_calibration.ipynb #b0d9b4f8
 def _kappa_ends(groups, scale, squared, seed, draws) -> tuple[float, float]: # groups: the pairs of each case
-    rng, found = Draws(seed, 'kappa'), []
-    for pick in rng.ints(len(groups), draws, len(groups)) if len(groups) > 1 else []: found.append(kappa([p for i in pick for p in groups[i]], scale, squared))
-    found = np.array(found)[~np.isnan(found)] if found else np.array([])
+    n, seen = len(groups), np.array([_counted(g, scale).ravel() for g in groups])
+    if n < 2: return float('nan'), float('nan')
+    picks = Draws(seed, 'kappa').ints(n, draws, n)
+    times = np.stack([np.bincount(p, minlength=n) for p in picks]) # how often each case was drawn
+    found = _kappa((times @ seen).reshape(draws, len(scale), len(scale)), _weights(len(scale), squared))
+    found = found[~np.isnan(found)]
     return tuple(map(float, np.quantile(found, [.025, .975]))) if len(found) else (float('nan'), float('nan'))
 
 def _line(measure:str, groups:list, scale, squared:bool, seed:int, draws:int) -> dict:

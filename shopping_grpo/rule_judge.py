@@ -107,15 +107,15 @@ def _leaf(c:dict, case:Case) -> str: # the category of the thing that a criterio
 
 def _finding(status, reason, *events) -> dict: return dict(status=status, evidence=[*dict.fromkeys(e for e in events if e)], reason=reason)
 
-def _meets(c:dict, price:int) -> bool:
+def _meets(c:dict, least:int, most:int) -> bool: # does some price between the two do?
     low, high = c['expected'] if isinstance(c['expected'], (list, tuple)) else (c['expected'], None) if c['operator'] == 'gte' else (None, c['expected'])
-    return (low is None or price >= low) and (high is None or price <= high)
+    return (low is None or most >= low) and (high is None or least <= high)
 
 def _price(c:dict, g:Good) -> dict:
     last = g.pages[-1][0] if g.pages else ''
-    if g.price is not None: return _finding('satisfied' if _meets(c, g.price) else 'violated', f'the price is {g.price / 100:.2f}', last or g.event)
+    if g.price is not None: return _finding('satisfied' if _meets(c, g.price, g.price) else 'violated', f'the price is {g.price / 100:.2f}', last or g.event)
     spread = [a for line in _PRICE.findall(g.text) for a in amounts(line)]
-    if spread and not any(_meets(c, p) for p in range(min(spread), max(spread) + 1, 10)): return _finding('violated', 'no price of this product would do', last)
+    if spread and not _meets(c, min(spread), max(spread)): return _finding('violated', 'no price of this product would do', last)
     return _finding('unknown', 'the price was open', last)
 
 # %% ../nbs/51b_rule_judge.ipynb #b99137ca
@@ -189,7 +189,7 @@ def _rows(text:str) -> dict[str, str]: # product -> its line
 
 def _speaks(line:str, case:Case, wishes:list, excluded:list) -> int:
     found = amounts(line.split(' | ')[1])
-    fits = all(not found or any(_meets(c, p) for p in range(min(found), max(found) + 1, 10)) for c in case.criteria if c['kind'] in MONEY and c['hardness'] == 'hard')
+    fits = all(not found or _meets(c, min(found), max(found)) for c in case.criteria if c['kind'] in MONEY and c['hardness'] == 'hard')
     return sum(says(line, w) for w in wishes) if fits and not any(says(line, w) for w in excluded) else -1
 
 def _complete(g:Good, case:Case) -> bool:
