@@ -294,7 +294,7 @@ def judge_by_rules(case:Case) -> Judgement:
     told = dict(search_strategy=_search(case, k), candidate_utilization=_use(case, k, found), evidence_verification=_verify(case, k, goods, hard, snapshots))
     told['decision_quality'] = _decision(case, k, goods, hard, soft)
     told['termination_efficiency'] = _ending(case, k, told['evidence_verification'][0], told['decision_quality'][0])
-    point = lambda score, reason, where: dict(score=score, evidence=where or case.event_ids[-1:], reason=reason)
+    point = lambda score, reason, where: dict(score=score, evidence=list(dict.fromkeys(where)) or case.event_ids[-1:], reason=reason)
     allowed = possible_errors(case, {i: f['status'] for i, f in found.items()})
     errors = [e for e in dict.fromkeys(_errors(case, k, goods, found, {d: t[0] for d, t in told.items()})) if e in allowed]
     criteria = tuple(dict(id=i, status=f['status'], by='code', evidence=f['evidence'], reason=f['reason']) for i, f in found.items())
