@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['KINDS', 'HARDNESS', 'VERSION', 'Choice', 'Curator', 'Request', 'request_of', 'Word', 'Lexicon', 'Candidate', 'things',
-           'extract', 'Item', 'Rubric', 'curate', 'choose_by_rules', 'load_rubrics', 'freeze_rubrics']
+           'extract', 'Criterion', 'Criteria', 'curate', 'choose_by_rules', 'load_rubrics', 'freeze_rubrics']
 
 # %% ../nbs/51_judge.ipynb #4654f9fb
 "Rubrics: candidates in the words of a request, a curator that may only choose, and a frozen file."
@@ -176,9 +176,9 @@ def extract(
     out.sort(key=lambda x: (x[0], -x[1], KINDS.index(x[2]['kind']), x[2]['field'], x[2].get('leaf', '')))
     return tuple(Candidate(f'c{n:04d}', start=s, end=e, quote=text[s:e], thing=_thing(parts, s), **x) for n, (s, e, x) in enumerate(out, 1))
 
-# %% ../nbs/51_judge.ipynb #13ea7466
+# %% ../nbs/51_judge.ipynb #73a44c3c
 @dataclass(frozen=True)
-class Item:
+class Criterion:
     "One requirement of a rubric."
     id: str            # 'r01'
     kind: str
@@ -191,9 +191,9 @@ class Item:
     reason: str
     candidate: str     # the id it was chosen by
 
-# %% ../nbs/51_judge.ipynb #6ab831d1
+# %% ../nbs/51_judge.ipynb #c3f3f3f9
 @dataclass(frozen=True)
-class Rubric:
+class Criteria:
     "What one request asks for."
     task_key: str
     env: str
@@ -201,7 +201,7 @@ class Rubric:
     text: str
     extractor: int     # `VERSION`
     curator: str
-    items: tuple[Item, ...]
+    items: tuple[Criterion, ...]
     @property
     def digest(self) -> str:
         "Hash of the content."
@@ -230,15 +230,15 @@ def curate(
     candidates:tuple[Candidate, ...],
     curator:Curator,
     name:str, # of the curator
-) -> Rubric:
+) -> Criteria:
     "The rubric that a curator chooses; raises `DataError` on the first choice that is none."
     known, taken, items = {c.id: c for c in candidates}, {}, []
     for n, choice in enumerate(curator(request, candidates), 1):
         if wrong := _fault(choice, known, taken, request): raise DataError(f"task {request.key}: choice {n} of curator {name} is refused: {wrong}; let it choose again")
         c = known[choice['candidate']]
         taken[_meaning(c)] = c.id
-        items.append(Item(f'r{n:02d}', c.kind, c.field, c.operator, c.expected, choice['hardness'], c.thing, choice['quote'], choice['reason'], c.id))
-    return Rubric(request.key, request.env, request.lang, request.text, VERSION, name, tuple(items))
+        items.append(Criterion(f'r{n:02d}', c.kind, c.field, c.operator, c.expected, choice['hardness'], c.thing, choice['quote'], choice['reason'], c.id))
+    return Criteria(request.key, request.env, request.lang, request.text, VERSION, name, tuple(items))
 
 # %% ../nbs/51_judge.ipynb #50505fd2
 def _rank(c) -> tuple: return not c.kind.startswith(('budget', 'price')), c.start - c.end, not c.named, KINDS.index(c.kind), c.id
@@ -267,16 +267,16 @@ def choose_by_rules(request:Request, candidates:tuple[Candidate, ...]) -> list[C
     hardness = {c.id: 'needs_review' if _unclear(c, candidates) else c.hardness for c in first.values()}
     return [dict(candidate=c.id, hardness=hardness[c.id], quote=c.quote, reason=why[hardness[c.id]]) for c in first.values()]
 
-# %% ../nbs/51_judge.ipynb #b5f6535c
-def _read(line:str, place:str) -> Rubric:
+# %% ../nbs/51_judge.ipynb #6487d3d0
+def _read(line:str, place:str) -> Criteria:
     d = json.loads(line)
     known = d.pop('digest')
-    rubric = Rubric(**d | dict(items=tuple(Item(**i) for i in d['items'])))
+    rubric = Criteria(**d | dict(items=tuple(Criterion(**i) for i in d['items'])))
     if rubric.digest != known: raise DataError(f"{place}: the rubric of task {rubric.task_key} does not match its hash; it was edited after it was frozen, restore the file")
     return rubric
 
-# %% ../nbs/51_judge.ipynb #b8c31494
-def load_rubrics(path) -> dict[str, Rubric]: # by task key
+# %% ../nbs/51_judge.ipynb #f5fc588c
+def load_rubrics(path) -> dict[str, Criteria]: # by task key
     "Read frozen rubrics; raises `DataError` on a missing file or an edited rubric."
     if not Path(path).exists(): raise DataError(f"no rubrics at {Path(path).name}; freeze them first")
     lines = Path(path).read_text(encoding='utf-8').splitlines()
@@ -285,7 +285,7 @@ def load_rubrics(path) -> dict[str, Rubric]: # by task key
 # %% ../nbs/51_judge.ipynb #7f0797e4
 def freeze_rubrics(
     path,
-    rubrics:Iterable[Rubric],
+    rubrics:Iterable[Criteria],
 ) -> str: # digest of all rubrics in the file
     "Write rubrics that stay as they are; raises `DataError` where a task has another one already."
     old = load_rubrics(path) if Path(path).exists() else {}
