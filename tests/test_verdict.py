@@ -342,7 +342,7 @@ def test_kappa_by_hand():
 
 
 def test_missing_verdicts_are_said():
-    with pytest.raises(DataError, match='88 calibration cases were not given'): calibration({KNOWN[0].id: judge_by_rules(CASES[KNOWN[0].id])})
+    with pytest.raises(DataError, match='105 calibration cases were not given'): calibration({KNOWN[0].id: judge_by_rules(CASES[KNOWN[0].id])})
     with pytest.raises(DataError, match='no input was judged twice'): self_agreement([[judge_by_rules(CASES['a1'])]])
 
 
@@ -404,7 +404,7 @@ def test_the_stage_with_a_model_is_resumed_and_finishes(server, tmp_path, monkey
     run_stage('05', {'tasks': 12}, quiet=True)
     run_stage('55', {'n': 4, 'policies': 'rule,do-nothing', 'name': 'four'}, quiet=True)
     labelled = noisy(.2)
-    def brain(body, left=[186]):
+    def brain(body, left=[220]):
         left[0] -= 1
         if left[0] == 0: return None
         if known(body): return labelled(body)
