@@ -107,7 +107,7 @@ class ModelJudge:
         texts, result = self.replies.get(key), None
         if texts is None:
             try: texts, result = converse(asker(self.config, self.meter, seed=repeat), asked, read)
-            except PolicyError as e: return not_judged(f'no answer: {e}')
+            except PolicyError as e: return not_judged(f"{'too long' if getattr(e, 'full', False) else 'no answer'}: {e}")
             self.replies.put(key, texts)
         return result or _last(texts, read)
 

@@ -294,6 +294,17 @@ def test_a_faulty_reply_is_asked_for_once_more(texts, asked, status, server, tmp
     if status == 'not_judged': assert j.why_not.startswith('no answer: ' if None in texts else 'reply refused: the reply is no valid JSON')
 
 
+def test_what_is_too_long_for_the_judge_is_not_judged(server, tmp_path):
+    class Full(Handler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers['Content-Length']))
+            data = b'{"error": {"code": "context_length_exceeded"}}'
+            self.send_response(400); self.send_header('Content-Length', str(len(data))); self.end_headers(); self.wfile.write(data)
+    server.RequestHandlerClass = Full
+    replies = Replies(tmp_path/'r.jsonl')
+    assert ModelJudge(config(server), replies)(CASES['a1']).why_not.startswith('too long: ') and len(replies) == 0
+
+
 def test_a_cap_stops_the_judge(server, tmp_path):
     server.brain = noisy(0)
     judge = ModelJudge(config(server), Replies(tmp_path/'r.jsonl'), Meter(max_tokens=250))
