@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from .core import DataError, PolicyError, canonical_json, digest
 from .endpoint import EndpointConfig, Meter, asker
-from .journal import Journal, json_line, parse_line
+from .journal import Journal, Lock, json_line, parse_line
 from .judge import Candidate, Criteria, Request, choose_by_rules, curate
 from .rule_judge import decided_by_code
 from .verdict import DIMENSIONS, ERRORS, STATUSES, Case, Judgement, not_judged, possible_errors, read_object, read_verdict
@@ -59,7 +59,7 @@ def question(
 class Replies:
     "What a model answered, by the hash of what it was asked."
     def __init__(self, path):
-        self.journal, self._known = Journal(Path(path)), {}
+        self.journal, self._lock, self._known = Journal(Path(path)), Lock(Path(path).with_suffix('.lock')), {}
         for _, raw in self.journal.lines():
             line, fault = parse_line(raw)
             if not fault and isinstance(line, dict) and isinstance(line.get('key'), str) and isinstance(line.get('texts'), list): self._known[line['key']] = line['texts']
@@ -71,14 +71,16 @@ class Replies:
         "Keep a reply."
         if not self.journal.is_open:
             self.journal.path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock.take(self.journal.path.name)
             self.journal.open()
         self.journal.append(json_line(dict(key=key, texts=texts), 'a reply'))
         self._known[key] = texts
 
     def close(self):
-        "Sync and close the file."
+        "Sync, close the file, and let others write."
         self.journal.sync()
         self.journal.drop()
+        self._lock.drop()
 
 # %% ../nbs/51c_model_judge.ipynb #c8bc8fcb
 TRIES = 2 # replies to one question; the second is told what was wrong with the first
@@ -105,7 +107,7 @@ class ModelJudge:
         texts, result = self.replies.get(key), None
         if texts is None:
             try: texts, result = converse(asker(self.config, self.meter, seed=repeat), asked, read)
-            except PolicyError as e: return not_judged(f'no answer: {e}')
+            except PolicyError as e: return not_judged(f"{'too long' if getattr(e, 'full', False) else 'no answer'}: {e}")
             self.replies.put(key, texts)
         return result or _last(texts, read)
 
