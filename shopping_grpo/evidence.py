@@ -42,7 +42,8 @@ def _rubric(line:dict) -> dict: # of a verdict: counts of requirements, and what
     word = rubric_word(n['hard'])
     out = dict(rubric=word, hard=told['hard'], soft=told['soft'], hard_met=_share(n['hard']['satisfied'], told['hard']), soft_met=_share(n['soft']['satisfied'], told['soft']))
     counts = dict(hard_violated=n['hard']['violated'], soft_violated=n['soft']['violated'], unknown=n['hard']['unknown'] + n['soft']['unknown'], by_model=sum(c['by'] == 'model' for c in line['criteria']))
-    return out | {k: v if told['hard'] + told['soft'] else math.nan for k, v in counts.items()} | dict(all_hard=float(word == 'pass') if word else math.nan)
+    by = {b: [c['status'] for c in line['criteria'] if c['by'] == b and c['status'] != 'not_applicable'] for b in ('code', 'model')}
+    return out | {k: v if told['hard'] + told['soft'] else math.nan for k, v in counts.items()} | {f'{b}_met': _share(x.count('satisfied'), len(x)) for b, x in by.items()} | dict(all_hard=float(word == 'pass') if word else math.nan)
 
 # %% ../nbs/60d_panels.ipynb #3c93cbfb
 def _judged(line:dict) -> dict: # the columns that a verdict adds to its episode
@@ -102,7 +103,8 @@ _OUTCOME = [('success', 'success', 1, 1, True), ('reward', 'reward', 1, 3), ('pu
 _PROCESS = [('actions', 'actions.attempts'), ('searches', 'actions.search'), ('products listed', 'actions.products_listed'), ('products opened', 'actions.products_opened'), ('pages of text read', 'actions.read'),
     ('queries repeated', 'repetition.queries', -1), ('calls repeated', 'repetition.calls', -1), ('ends in a loop', 'repetition.loop', -1, 1, True), ('calls refused', 'legality.rejections', -1), ('malformed calls', 'legality.malformed', -1),
     ('illegal calls', 'legality.illegal', -1), ('text instead of a call', 'legality.messages', -1), ('tokens written', 'cost.completion_tokens', 0, 0), ('seconds', 'cost.seconds', 0, 3)]
-_RUBRIC = [('all hard requirements met', 'all_hard', 1, 1, True), ('hard requirements met', 'hard_met', 1, 1, True), ('hard requirements violated', 'hard_violated', -1), ('soft requirements met', 'soft_met', 1, 1, True), ('requirements unknown', 'unknown')]
+_RUBRIC = [('all hard requirements met', 'all_hard', 1, 1, True), ('hard requirements met', 'hard_met', 1, 1, True), ('hard requirements violated', 'hard_violated', -1), ('soft requirements met', 'soft_met', 1, 1, True), ('requirements unknown', 'unknown'), ('requirements met, of those decided by code', 'code_met', 1, 1, True), ('requirements met, of those decided by the judge', 'model_met', 1, 1, True)]
+_FLAGS = ('success', 'committed', 'repetition.loop', 'all_hard') # 0 or 1 in every episode
 
 # %% ../nbs/60d_panels.ipynb #7e9352c0
 def dimensions_of(table:pd.DataFrame) -> list[str]: # columns `dim.NAME`
@@ -133,10 +135,12 @@ def mean_of(
     seed:int=0, draws:int=4000,
 ) -> tuple[Interval, int]: # and the number of units
     "A mean over the episodes that have the measure, with its interval."
-    sums = x[x.notna()].groupby(units[x.notna()]).agg(['sum', 'count'])
-    drawn = bootstrap(sums['sum'], sums['count'], seed, draws)
-    flat = share and len(sums) and not drawn.low < drawn.high
-    return wilson(round(drawn.value * len(sums), 9), len(sums)) if flat else drawn, len(sums)
+    known = x.notna().to_numpy()
+    names, at = np.unique(units.to_numpy(dtype=object)[known].astype(str), return_inverse=True)
+    n = len(names)
+    drawn = bootstrap(np.bincount(at, x.to_numpy()[known], n), np.bincount(at, minlength=n), seed, draws)
+    flat = share and n and not drawn.low < drawn.high
+    return wilson(round(drawn.value * n, 9), n) if flat else drawn, n
 
 # %% ../nbs/60d_panels.ipynb #26be0014
 def panel_lines(
@@ -150,7 +154,7 @@ def panel_lines(
         units, drawn = units_of(part)
         for m in measures(table):
             x = values_of(part, m)
-            i, n = mean_of(x, units, m.percent and m.column != 'hard_met', draws=draws)
+            i, n = mean_of(x, units, m.column in _FLAGS, draws=draws)
             out.append(dict(panel=m.panel, measure=m.name, run=run) | i.columns('value') | dict(episodes=int(x.notna().sum()), planned=planned[run], units=n, drawn=drawn, note=caveat(n) if n else ''))
     return pd.DataFrame(out)
 
@@ -182,7 +186,7 @@ def pair_names(table:pd.DataFrame) -> list[tuple[str, str]]:
     return list(itertools.combinations(table[table.role != 'oracle'].run.unique(), 2))
 
 def _slim(table, shown) -> pd.DataFrame: # a column for each measure, and what pairs and cuts need
-    return table[['run', 'role', 'task_key', 'attempt', *STRATA]].assign(**{m.name: values_of(table, m) for m in shown})
+    return table[['run', 'role', 'task_key', 'attempt', *STRATA]].assign(unit=units_of(table)[0], **{m.name: values_of(table, m) for m in shown})
 
 def _both(table, a, b) -> pd.DataFrame: # episodes that both have, with suffixes
     keys, part = ['task_key', 'attempt'], lambda run: table[table.run == run].drop(columns=['run', 'role'])
@@ -194,14 +198,15 @@ def _word(delta:Interval, up:int, down:int, p:float, better:int) -> str:
     if not sign or p >= .05: return 'tied'
     return ('better' if sign == better else 'worse') if better else 'higher' if sign > 0 else 'lower'
 
-def _delta(both:pd.DataFrame, name:str, draws:int, of_tasks:bool=False) -> dict|None: # None where no task has both
-    unit = both.task_key if of_tasks else units_of(both.rename(columns=dict(family_a='family')))[0]
-    per = pd.DataFrame(dict(task=both.task_key, unit=unit, a=both[name + '_a'], b=both[name + '_b'])).dropna().groupby('task').agg(unit=('unit', 'first'), a=('a', 'mean'), b=('b', 'mean'))
-    if per.empty: return None
-    change = per.b - per.a
-    units = change.groupby(per.unit).agg(['sum', 'count'])
-    up, down = int((change > 1e-12).sum()), int((change < -1e-12).sum())
-    return dict(tasks=len(per), units=len(units), first=per.a.mean(), second=per.b.mean(), delta=bootstrap(units['sum'], units['count'], 0, draws), up=up, same=len(per) - up - down, down=down, p=mcnemar(up, down))
+def _delta(both:pd.DataFrame, name:str, draws:int, unit:str='unit_a') -> dict|None: # None where no task has both
+    x, y = both[name + '_a'].to_numpy(), both[name + '_b'].to_numpy()
+    known = ~(np.isnan(x) | np.isnan(y))
+    if not known.any(): return None
+    _, first, at, n = np.unique(both.task_key.to_numpy(dtype=object)[known].astype(str), return_index=True, return_inverse=True, return_counts=True)
+    a, b = np.bincount(at, x[known]) / n, np.bincount(at, y[known]) / n # means of tasks
+    units, place = np.unique(both[unit].to_numpy(dtype=object)[known][first].astype(str), return_inverse=True)
+    up, down = int((b - a > 1e-12).sum()), int((b - a < -1e-12).sum())
+    return dict(tasks=len(n), units=len(units), first=a.mean(), second=b.mean(), delta=bootstrap(np.bincount(place, b - a), np.bincount(place), 0, draws), up=up, same=len(n) - up - down, down=down, p=mcnemar(up, down))
 
 # %% ../nbs/60d_panels.ipynb #7da196f8
 def pair_lines(table:pd.DataFrame, draws:int=4000) -> pd.DataFrame: # a, b, panel, measure, tasks, units, first, second, delta, delta_low, delta_high, up, same, down, p, p_holm, verdict, note
@@ -253,7 +258,7 @@ def strata_lines(table:pd.DataFrame, draws:int=1000) -> pd.DataFrame: # stratum,
     out, shown = [], [m for m in measures(table) if m.column in CUT]
     for by, value, part in _cuts(_slim(table, shown)):
         for run, mine in part.groupby('run', sort=False):
-            units = mine.task_key if by == 'family' else units_of(mine)[0] # within one family tasks are all there is to draw
+            units = mine.task_key if by == 'family' else mine.unit # within one family tasks are all there is to draw
             for m in shown:
                 i, n = mean_of(mine[m.name], units, m.percent, draws=draws)
                 out.append(dict(stratum=by, of=str(value), panel=m.panel, measure=m.name, run=run) | i.columns('value') | dict(episodes=int(mine[m.name].notna().sum()), units=n, note=caveat(n)))
@@ -266,7 +271,7 @@ def pair_strata(table:pd.DataFrame, draws:int=1000) -> pd.DataFrame: # stratum, 
     for by, value, part in _cuts(_slim(table, shown)):
         for a, b in pair_names(part):
             both = _both(part, a, b)
-            found = {m.name: d for m in shown if (d := _delta(both, m.name, draws, by == 'family'))}
+            found = {m.name: d for m in shown if (d := _delta(both, m.name, draws, 'task_key' if by == 'family' else 'unit_a'))}
             out += [dict(stratum=by, of=str(value), a=a, b=b, measure=n) | {k: v for k, v in d.items() if k not in ('delta', 'p')} | d['delta'].columns('delta') | dict(note=caveat(d['units'])) for n, d in found.items()]
     return pd.DataFrame(out)
 

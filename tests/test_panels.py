@@ -89,7 +89,7 @@ def passes(line):
 PLAIN = {'actions': ('actions', 'attempts'), 'searches': ('actions', 'search'), 'products listed': ('actions', 'products_listed'), 'products opened': ('actions', 'products_opened'), 'pages of text read': ('actions', 'read'),
     'queries repeated': ('repetition', 'queries'), 'calls repeated': ('repetition', 'calls'), 'ends in a loop': ('repetition', 'loop'), 'calls refused': ('legality', 'rejections'), 'malformed calls': ('legality', 'malformed'),
     'illegal calls': ('legality', 'illegal'), 'text instead of a call': ('legality', 'messages'), 'tokens written': ('cost', 'completion_tokens'), 'seconds': ('cost', 'seconds'), 'published score': ('outcome', 'native')}
-PERCENT = {'success', 'ends in a purchase or an answer', 'ends in a loop', 'all hard requirements met', 'hard requirements met', 'soft requirements met'}
+PERCENT = {'success', 'ends in a purchase or an answer', 'ends in a loop', 'all hard requirements met', 'hard requirements met', 'soft requirements met', 'requirements met, of those decided by code', 'requirements met, of those decided by the judge'}
 DIGITS = {'reward': 3, 'published score': 3, 'seconds': 3, 'tokens written': 0}
 
 def number_of(name, row, line):
@@ -102,6 +102,7 @@ def number_of(name, row, line):
     if name == 'all hard requirements met': h = [w for w in hard(line) if w != 'not_applicable']; return float(passes(line) is True) if h else None
     if name == 'hard requirements met': return share(hard(line))
     if name == 'soft requirements met': return share(soft(line))
+    if name.startswith('requirements met'): return share([c['status'] for c in line['criteria'] if c['by'] == ('code' if name.endswith('code') else 'model')])
     if name == 'hard requirements violated': return float(hard(line).count('violated')) if asks(line) else None
     if name == 'requirements unknown': return float((hard(line) + soft(line)).count('unknown')) if asks(line) else None
     return float(line['dimensions'][name.replace(' ', '_')]['score'])
