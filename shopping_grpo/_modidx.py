@@ -3124,6 +3124,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                           'shopping_grpo.panel_page._who': ('panel_page.html#_who', 'shopping_grpo/panel_page.py'),
                                           'shopping_grpo.panel_page.all_pairs': ( 'panel_page.html#all_pairs',
                                                                                   'shopping_grpo/panel_page.py'),
+                                          'shopping_grpo.panel_page.calibration_table': ( 'panel_page.html#calibration_table',
+                                                                                          'shopping_grpo/panel_page.py'),
                                           'shopping_grpo.panel_page.cell_link': ( 'panel_page.html#cell_link',
                                                                                   'shopping_grpo/panel_page.py'),
                                           'shopping_grpo.panel_page.disagreement_table': ( 'panel_page.html#disagreement_table',
