@@ -63,7 +63,7 @@ def _by_episode(verdicts) -> dict: # (run, task, attempt) -> columns; of the fir
 
 # %% ../nbs/60d_panels.ipynb #adee32dc
 CELLS = ('both pass', 'reward only', 'rubric only', 'both fail')
-OPEN = ('no valid score', 'not judged', 'rubric unclear', 'no hard requirement')
+OPEN = ('no valid score', 'not judged', 'rubric unclear', 'no requirement applies')
 
 def cell_of(valid:bool, success:bool, judged:bool, rubric:str) -> str: # one of `CELLS` or `OPEN`
     "Where an episode stands between reward and rubric."
@@ -109,7 +109,9 @@ _FLAGS = ('success', 'committed', 'repetition.loop', 'all_hard') # 0 or 1 in eve
 # %% ../nbs/60d_panels.ipynb #7e9352c0
 def dimensions_of(table:pd.DataFrame) -> list[str]: # columns `dim.NAME`
     "The judged dimensions that some episode has."
-    return [c for c in table if c.startswith('dim.')]
+    first = ('search_strategy', 'candidate_utilization', 'evidence_verification', 'decision_quality', 'termination_efficiency')
+    place = {f'dim.{k}': n for n, k in enumerate(first)}
+    return sorted((c for c in table if c.startswith('dim.')), key=lambda c: (place.get(c, len(place)), c))
 
 def measures(table:pd.DataFrame) -> list[Measure]:
     "What this table can say, panel by panel."
@@ -182,8 +184,11 @@ def disagreement(table:pd.DataFrame, planned:dict[str, int]) -> pd.DataFrame: # 
 STRATA = ('difficulty', 'category', 'family')
 
 def pair_names(table:pd.DataFrame) -> list[tuple[str, str]]:
-    "Pairs of policies, the earlier first; the oracle is in none."
-    return list(itertools.combinations(table[table.role != 'oracle'].run.unique(), 2))
+    "Pairs of policies, the earlier first; trivial agents only where there is one policy or none, and never two of them."
+    roles = table.drop_duplicates('run').set_index('run').role
+    own = [r for r, role in roles.items() if not role]
+    names = own if len(own) > 1 else [r for r, role in roles.items() if role != 'oracle']
+    return [(a, b) for a, b in itertools.combinations(names, 2) if not (roles[a] and roles[b])]
 
 def _slim(table, shown) -> pd.DataFrame: # a column for each measure, and what pairs and cuts need
     return table[['run', 'role', 'task_key', 'attempt', *STRATA]].assign(unit=units_of(table)[0], **{m.name: values_of(table, m) for m in shown})
@@ -290,7 +295,7 @@ def latex_panels(tables:dict, runs:list[str], title:str='') -> str: # `runs`: th
     def cell(r):
         m = shown.get(r.measure, Measure('', '', ''))
         f = lambda v: f'{100 * v:.1f}' if m.percent else f'{v:.{m.digits}f}'
-        return '--' if not math.isfinite(r.value) else f(r.value) + (f' [{f(r.value_low)}, {f(r.value_high)}]' if math.isfinite(r.value_low) else '')
+        return '--' if not math.isfinite(r.value) else f(r.value) + (f' [{f(r.value_low)}, {f(r.value_high)}]' if r.value_low < r.value_high else '')
     names = [f"{m}, %" if m in shown and shown[m].percent else m for m in lines.measure]
     wide = lines.assign(text=[cell(r) for r in lines.itertuples()], name=names).pivot_table(index=['panel', 'name'], columns='run', values='text', aggfunc='first', sort=False)[runs]
     flat = wide.reset_index().rename(columns=dict(panel='', name='measure'))

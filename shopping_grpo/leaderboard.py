@@ -119,7 +119,7 @@ def groups_of(rows:list[dict]) -> tuple[list[list[dict]], list[str]]: # tables, 
 
 def with_verdicts(part:list[dict], runs:dict[str, Run]) -> list[dict]: # the rows with `against_best`
     "Each row against the best of its table that is no oracle."
-    best = next((r['run'] for r in part if r['role'] != 'oracle'), None)
+    best = next((r['run'] for r in part if r['role'] != 'oracle' and len(part) > 1), None)
     frames = {r['run']: runs[r['run']].scores().astype({'success': bool, 'valid': bool}) for r in part if r['role'] != 'oracle'}
     words = {} if len(frames) < 2 else dict(compare({best: frames.pop(best), **frames})[['run', 'verdict']].values)
     return [r | dict(against_best='best' if r['run'] == best else words.get(r['run'], '')) for r in part]

@@ -46,7 +46,7 @@ def _form(m:Measure, x:float, sign:str='') -> str: # a value of a measure, with 
 
 def _ends(m:Measure, low:float, high:float, sign:str='') -> str:
     f = lambda x: _form(m, x, sign).removesuffix(' %')
-    return f'[{f(low)}, {f(high)}]' if math.isfinite(low) else ''
+    return ('no spread' if low == high else f'[{f(low)}, {f(high)}]') if math.isfinite(low) else ''
 
 def _under(text) -> Markup|None: return tag('div', text, class_='dim') if text else None
 
@@ -85,7 +85,7 @@ def judged_table(e:Evidence) -> Markup|None:
         m = d.replace('_', ' ')
         return join([_value_cell(e.shown[m], by[m, x.name]), _under(' · '.join(str(spread[x.name, d, s]) for s in (0, 1, 2)))])
     rows = [[d.replace('_', ' '), _agreement(e.calibration, d, 'cases'), *([_agreement(e.selves, d, 'pairs')] if e.selves is not None else []), *(cell(d, x) for x in e.told)] for d in dims]
-    head = ['Dimension, 0 to 2', 'Agreement with people', *(['With itself'] if e.selves is not None else []), *_names(e)]
+    head = ['Dimension, 0 to 2', 'Agreement with labels', *(['With itself'] if e.selves is not None else []), *_names(e)]
     return table(head, rows, f'Judged by {e.judge}; below each mean how many episodes have 0 · 1 · 2')
 
 # %% ../nbs/60f_panel_page.ipynb #a43d011c
@@ -93,8 +93,9 @@ def calibration_table(e:Evidence) -> Markup|None:
     "All that is known of how far the judge can be trusted."
     if e.calibration is None: return None
     names = [*e.calibration.measure, *(m for m in (() if e.selves is None else e.selves.measure) if m not in set(e.calibration.measure))]
-    rows = [[m.replace('_', ' '), _agreement(e.calibration, m, 'cases'), _agreement(e.selves, m, 'pairs')] for m in names]
-    return table(['What was judged', 'Agreement with people', 'With itself'], rows, f'How far {e.judge} can be trusted: cases that people labelled, 95 % intervals')
+    itself = e.selves is not None
+    rows = [[m.replace('_', ' '), _agreement(e.calibration, m, 'cases'), *([_agreement(e.selves, m, 'pairs')] if itself else [])] for m in names]
+    return table(['What was judged', 'Agreement with labels', *(['With itself'] if itself else [])], rows, f'How far the judge {e.judge} can be trusted: its verdicts on cases that were labelled by hand, 95 % intervals')
 
 # %% ../nbs/60f_panel_page.ipynb #8e3b72f5
 def errors_table(e:Evidence) -> Markup|None:
@@ -125,7 +126,7 @@ def disagreement_table(e:Evidence) -> Markup|None:
 # %% ../nbs/60f_panel_page.ipynb #b317a3a3
 def _delta_cell(m:Measure, r) -> Markup:
     word = tag('span', r.verdict, class_=f'verdict {r.verdict}')
-    return join([_form(m, r.delta, '+'), ' ', word, _under(_ends(m, r.delta_low, r.delta_high, '+')), _under(f'{r.up} up, {r.same} same, {r.down} down')])
+    return join([_form(m, r.delta, '+').replace(' %', ' points'), ' ', word, _under(_ends(m, r.delta_low, r.delta_high, '+')), _under(f'{r.up} up, {r.same} same, {r.down} down')])
 
 def _heads(e:Evidence) -> list[str]: # measures of the first table
     return [n for n in ('success', 'hard requirements violated', *(d[4:].replace('_', ' ') for d in dimensions_of(e.records)), 'actions') if n in e.shown]
