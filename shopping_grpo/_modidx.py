@@ -2656,6 +2656,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'shopping_grpo.final.check_guard': ('final.html#check_guard', 'shopping_grpo/final.py'),
                                      'shopping_grpo.final.even_over': ('final.html#even_over', 'shopping_grpo/final.py'),
                                      'shopping_grpo.final.final_facts': ('final.html#final_facts', 'shopping_grpo/final.py'),
+                                     'shopping_grpo.final.levels': ('final.html#levels', 'shopping_grpo/final.py'),
                                      'shopping_grpo.final.products_of': ('final.html#products_of', 'shopping_grpo/final.py')},
             'shopping_grpo.generate': { 'shopping_grpo.generate.Family': ('generate.html#family', 'shopping_grpo/generate.py'),
                                         'shopping_grpo.generate.Size': ('generate.html#size', 'shopping_grpo/generate.py'),

@@ -291,13 +291,13 @@ def all_tables(table:pd.DataFrame, planned:dict[str, int]) -> dict[str, pd.DataF
 # %% ../nbs/60d_panels.ipynb #f8516d8f
 def latex_panels(tables:dict, runs:list[str], title:str='') -> str: # `runs`: the columns
     "The four panels as one booktabs table, a column a run, intervals in brackets."
-    lines, shown = tables['panels'], {m.name: m for xs, p in ((_OUTCOME, 'outcome'), (_PROCESS, 'process'), (_RUBRIC, 'rubric')) for x in xs for m in [Measure(p, *x)]}
+    lines, shown = tables['panels'].dropna(subset='value'), {m.name: m for xs, p in ((_OUTCOME, 'outcome'), (_PROCESS, 'process'), (_RUBRIC, 'rubric')) for x in xs for m in [Measure(p, *x)]}
     def cell(r):
         m = shown.get(r.measure, Measure('', '', ''))
         f = lambda v: f'{100 * v:.1f}' if m.percent else f'{v:.{m.digits}f}'
-        return '--' if not math.isfinite(r.value) else f(r.value) + (f' [{f(r.value_low)}, {f(r.value_high)}]' if r.value_low < r.value_high else '')
+        return f(r.value) + (f' [{f(r.value_low)}, {f(r.value_high)}]' if r.value_low < r.value_high else '')
     names = [f"{m}, %" if m in shown and shown[m].percent else m for m in lines.measure]
-    wide = lines.assign(text=[cell(r) for r in lines.itertuples()], name=names).pivot_table(index=['panel', 'name'], columns='run', values='text', aggfunc='first', sort=False)[runs]
+    wide = lines.assign(text=[cell(r) for r in lines.itertuples()], name=names).pivot_table(index=['panel', 'name'], columns='run', values='text', aggfunc='first', sort=False).reindex(columns=runs).fillna('--')
     flat = wide.reset_index().rename(columns=dict(panel='', name='measure'))
     flat[''] = flat[''].mask(flat[''].duplicated(), '')
     flat.columns.name = None

@@ -423,3 +423,22 @@ def test_a_wrong_digit_anywhere_is_found(tmp_path, monkeypatch):
         path.write_text(whole.replace(old, new, 1))
         with pytest.raises(ShopError, match=message): run_stage('95', dict(runs='five-*'), quiet=True)
         path.write_text(whole)
+
+
+# the final set of ShopSim
+
+@pytest.mark.slow
+def test_the_final_set_is_what_its_card_says(small):
+    "570 tasks are drawn again: the same keys, five of each kind of product and band, solvable, hard to guess, apart from train and val, and refused for training."
+    from shopping_grpo.final import check_frozen, check_guard, final_facts
+    sheet = json.loads((Path(__file__).resolve().parents[1]/'data'/'splits'/'shopsim-small.json').read_text())
+    requests = Requests(small, sheet['task_seed'], **sheet['options'])
+    tasks, others = requests.tasks('test', 570), requests.tasks('train', 300) + requests.tasks('val', 100)
+    assert sheet['catalog_digest'] == small.digest and len(tasks) >= 500
+    check_frozen(sheet, tasks)
+    check_guard(tasks)
+    assert final_facts(tasks, others, lambda t: family(t, small))['shared_products'] == 0
+    cells = Counter((t.category, (t.difficulty > 6) + (t.difficulty > 8)) for t in tasks)
+    assert len(cells) == 38 * 3 and set(cells.values()) <= {4, 5, 6}
+    shelf = lambda t: requests.shelf(int(requests.leaves[small.row(t.goal.target)]))
+    assert all(t.goal.target_variant in t.goal.accepted and shelf(t).blind(t.goal.constraints) <= .1 for t in tasks)
