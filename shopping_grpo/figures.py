@@ -91,10 +91,11 @@ def paper_figures(
     runs,   # as `build_report` takes them
     folder, # files go here: success-1col.svg, success-1col.pdf, success-2col.svg, ...
     oracle:str='oracle', trivial=TRIVIAL, base:str|None=None, # as in `build_report`
+    more:dict={}, # further drawings: name -> function of axes and entries
 ) -> list[Path]: # the files
     "Draw all figures in both widths as SVG and PDF."
     told, out = entries(list(runs), oracle, trivial), []
-    draws = dict(success=draw_success, change=partial(draw_change, base=pick_base(told, base)), outcomes=draw_outcomes, difficulty=draw_difficulty)
+    draws = dict(success=draw_success, change=partial(draw_change, base=pick_base(told, base)), outcomes=draw_outcomes, difficulty=draw_difficulty) | more
     with matplotlib.rc_context(_STYLE | {'font.family': _fonts()}):
         for name, width in ((n, w) for n in draws for w in WIDTHS):
             figure = Figure(figsize=(WIDTHS[width], 2.2 if name == 'difficulty' else 1.1 + .22 * len(told)), layout='constrained')

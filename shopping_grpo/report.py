@@ -286,13 +286,16 @@ def blob(obj) -> str: # base64 of gzip of JSON
 # %% ../nbs/60_report.ipynb #1fbaf5a2
 def _task(r, x) -> tuple: return r['task_key'], str(r.get('prompt', '')), x.lang, x.category, str(x.difficulty), str(r.get('split', ''))
 
-def episode_index(entries) -> dict: # runs, tasks, and episodes as lists in the order that report.js reads
+def episode_index(
+    entries,
+    cells:dict={}, # (run, task, attempt) -> where the episode stands between reward and rubric, see `60d_panels`
+) -> dict: # runs, tasks, and episodes as lists in the order that report.js reads
     "What the list of episodes shows."
     tasks, episodes = Numbering(), []
     for i, e in enumerate(entries):
         for r, x in zip(e.rows, e.frame.itertuples()):
             reward = x.reward if x.valid else None
-            episodes.append([i, tasks[_task(r, x)], x.attempt, x.outcome, x.kind, reward, x.valid, x.n_steps, x.guard_rejections, str(r.get('seed', ''))])
+            episodes.append([i, tasks[_task(r, x)], x.attempt, x.outcome, x.kind, reward, x.valid, x.n_steps, x.guard_rejections, str(r.get('seed', '')), cells.get((e.name, r['task_key'], x.attempt), '')])
     return dict(runs=[e.name for e in entries], tasks=list(tasks), episodes=episodes)
 
 # %% ../nbs/60_report.ipynb #ab3edfd5
@@ -364,12 +367,16 @@ def build_report(
     title:str='Shopping agents: report',
     oracle:str='oracle', trivial=TRIVIAL, # names of the runs that give the scale
     base:str|None=None,   # the run to compare with; the first that is neither oracle nor trivial unless named
+    more:dict={},         # further sections: id -> title, content
+    cells:dict={},        # see `episode_index`
 ) -> Path:
     "Write a report of some runs as one HTML file; raises `DataError` when it would lack an oracle, a trivial agent or the number planned."
     told = entries(list(runs), oracle, trivial)
     made = sections(told, pick_base(told, base))
+    last = made.pop('provenance')
+    made |= more | dict(provenance=last)
     nav = join(tag('a', name, href=f'#{id}') for id, name in [*((id, name) for id, (name, _) in made.items()), ('episodes', 'Episodes')])
     body = join(tag('section', tag('h2', name, id=f'{id}-title'), content, id=id, aria_labelledby=f'{id}-title') for id, (name, content) in made.items())
-    text = page(title=join([title]), nav=nav, sections=body, index=blob(episode_index(told)), texts=blob(episode_texts(told)))
+    text = page(title=join([title]), nav=nav, sections=body, index=blob(episode_index(told, cells)), texts=blob(episode_texts(told)))
     atomic_write(path, text.encode(errors='replace'))
     return Path(path)

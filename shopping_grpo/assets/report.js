@@ -21,8 +21,8 @@ $('theme').onclick = () => { document.documentElement.dataset.theme = dark() ? '
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', showTheme);
 showTheme();
 
-// the address: filters (q, run, outcome, kind, lang, sort, page) and what is open (at, task, attempt, vs, step)
-const FILTERS = ['q', 'run', 'outcome', 'kind', 'lang', 'sort', 'page'], OPEN = ['at', 'task', 'attempt', 'vs', 'step'];
+// the address: filters (q, run, outcome, kind, lang, cell, sort, page) and what is open (at, task, attempt, vs, step)
+const FILTERS = ['q', 'run', 'outcome', 'kind', 'lang', 'cell', 'sort', 'page'], OPEN = ['at', 'task', 'attempt', 'vs', 'step'];
 let state = {};
 const address = s => '#' + new URLSearchParams(Object.entries(s).filter(([, v]) => v !== '' && v != null));
 const fromAddress = () => {
@@ -41,21 +41,22 @@ const nameOf = (run, task, attempt) => JSON.stringify([run, task, String(attempt
 const read = data => {
   runs = data.runs;
   const tasks = data.tasks.map(([key, prompt, lang, category, difficulty, split]) => ({key, prompt, lang, category, difficulty, split}));
-  all = data.episodes.map(([run, task, attempt, outcome, kind, reward, valid, steps, refused, seed], n) => {
-    const e = {n, run: runs[run], task: tasks[task], attempt, outcome, kind, reward, valid, steps, refused, seed};
+  all = data.episodes.map(([run, task, attempt, outcome, kind, reward, valid, steps, refused, seed, cell], n) => {
+    const e = {n, run: runs[run], task: tasks[task], attempt, outcome, kind, reward, valid, steps, refused, seed, cell};
     e.hay = [e.task.prompt, e.task.key, e.task.category, e.run, outcome, kind, e.task.lang].join('\n').toLowerCase();
     byName.set(nameOf(e.run, e.task.key, attempt), e);
     return e;
   });
   const fill = (name, of) => form.elements[name].append(...[...new Set(all.map(of))].map(v => el('option', {value: v}, v)));
   fill('run', e => e.run); fill('outcome', e => e.outcome); fill('kind', e => e.kind); fill('lang', e => e.task.lang);
+  if (all.some(e => e.cell)) { fill('cell', e => e.cell); $('cells').hidden = false; }
 };
 const valueOf = {prompt: e => e.task.prompt, run: e => runs.indexOf(e.run), outcome: e => e.outcome, kind: e => e.kind, reward: e => e.reward, steps: e => e.steps, refused: e => e.refused, difficulty: e => Number(e.task.difficulty) || 0};
 const order = (a, b) => a === b ? 0 : a == null ? 1 : b == null ? -1 : typeof a === 'string' ? a.localeCompare(b) : a - b; // null, an invalid reward, comes last
 const search = () => {
   const words = (state.q || '').toLowerCase().split(/\s+/).filter(Boolean);
   found = all.filter(e => (!state.run || e.run === state.run) && (!state.outcome || e.outcome === state.outcome) && (!state.kind || e.kind === state.kind)
-    && (!state.lang || e.task.lang === state.lang) && words.every(w => e.hay.includes(w)));
+    && (!state.lang || e.task.lang === state.lang) && (!state.cell || e.cell === state.cell) && words.every(w => e.hay.includes(w)));
   const key = (state.sort || '').replace('-', ''), sign = (state.sort || '').startsWith('-') ? -1 : 1, of = valueOf[key];
   if (of) found.sort((x, y) => { const a = of(x), b = of(y); return a == null || b == null ? order(a, b) : sign * order(a, b) || x.n - y.n; });
 };
@@ -79,7 +80,7 @@ const showList = () => {
   if (asked === listed) return; // a row keeps the focus while its episode is read
   listed = asked;
   search();
-  for (const name of ['q', 'run', 'outcome', 'kind', 'lang']) if (form.elements[name].value !== (state[name] || '')) form.elements[name].value = state[name] || '';
+  for (const name of ['q', 'run', 'outcome', 'kind', 'lang', 'cell']) if (form.elements[name].value !== (state[name] || '')) form.elements[name].value = state[name] || '';
   for (const b of document.querySelectorAll('#list th button')) {
     const on = (state.sort || '').replace('-', '') === b.dataset.sort;
     if (on) b.parentNode.setAttribute('aria-sort', state.sort.startsWith('-') ? 'descending' : 'ascending'); else b.parentNode.removeAttribute('aria-sort');
@@ -162,7 +163,7 @@ const toEpisode = d => { const e = found[found.indexOf(current()) + d]; if (e) g
 // hands
 form.addEventListener('input', () => go({...Object.fromEntries(new FormData(form)), page: ''}));
 form.addEventListener('submit', ev => ev.preventDefault());
-form.addEventListener('reset', () => go({q: '', run: '', outcome: '', kind: '', lang: '', sort: '', page: ''}));
+form.addEventListener('reset', () => go({q: '', run: '', outcome: '', kind: '', lang: '', cell: '', sort: '', page: ''}));
 for (const b of document.querySelectorAll('#list th button')) b.onclick = () => go({sort: state.sort === b.dataset.sort ? '-' + b.dataset.sort : b.dataset.sort, page: ''});
 $('back').onclick = () => go({page: (parseInt(state.page) || 1) - 1});
 $('forth').onclick = () => go({page: (parseInt(state.page) || 1) + 1});
@@ -189,5 +190,5 @@ document.addEventListener('keydown', ev => {
   if (ev.key === 'ArrowDown' && (at >= 0 || ev.target === $('q')) && next) press(() => next.focus());
   if (ev.key === 'ArrowUp' && at >= 0) press(() => (next || $('q')).focus());
 });
-addEventListener('hashchange', () => { state = fromAddress(); show(); });
+addEventListener('hashchange', () => { state = fromAddress(); show(); if (state.cell && !state.at) $('episodes').scrollIntoView(); });
 unpack('index').then(data => { read(data); state = fromAddress(); show(); document.documentElement.dataset.ready = 'yes'; });
