@@ -45,7 +45,7 @@ function chooseView() {
   const set = (k, v) => { S[k] = v; draw(); };
   const pick = (k, label, values, name) => values.length > 1 ? h('label', { class: 'field' }, h('span', {}, label), h('select', { 'data-key': k, onchange: e => set(k, e.target.value) }, h('option', { value: '' }, t('choose.any')), values.map(v => h('option', { value: v, selected: String(v) === S[k] }, name(v))))) : null;
   const step = by => set('task', fit[(fit.indexOf(S.task) + by + fit.length) % fit.length]), none = !fit.length;
-  const here = (S.recorded[S.family] ?? []).map((x, n) => ({ ...x, n })).filter(x => x.task === S.task);
+  const here = recordedHere();
   return h('div', { class: 'choose' }, h('h1', { tabindex: -1, 'data-key': 'head' }, t('choose.title')), h('p', { class: 'dim' }, t('choose.sub')),
     h('fieldset', { class: 'families' }, h('legend', { class: 'hidden' }, t('choose.family')), S.about.shops.map(s => h('label', { class: 'family' }, h('input', { type: 'radio', name: 'family', value: s.name, checked: s.name === S.family, 'data-key': `family ${s.name}`, onchange: () => busily(() => chooseFamily(s.name)) }),
       tile(s.name), h('span', { class: 'what' }, h('strong', {}, word('shop', s.name)), h('span', {}, `about.${s.name}` in WORDS.en ? t(`about.${s.name}`) : t('about.other')), h('span', { class: 'dim' }, t('choose.tasks', { n: s.tasks, split: s.split })))))),
@@ -56,13 +56,13 @@ function chooseView() {
       h('span', { class: 'dim' }, none ? t('choose.nofit') : t('choose.of', { n: fit.length, total: rows.length }))),
     h('button', { type: 'button', class: 'main big', 'data-key': 'start', disabled: none, onclick: () => start(S.task) }, t('choose.shop')),
     h('section', { class: 'panel others', 'aria-label': t('choose.or') }, h('h2', {}, t('choose.or')), h('div', { class: 'do' }, policySelect('who'), h('button', { type: 'button', 'data-key': 'watch', disabled: none, onclick: () => watch([{ policy: S.who ?? S.about.policies[0] }]) }, t('choose.watch'))),
-      S.recorded[S.family] ? h('ul', { class: 'recorded' }, here.length ? here.map(recordedRow) : h('li', { class: 'dim' }, S.recorded[S.family].length ? [...new Set(S.recorded[S.family].map(x => x.task))].slice(0, 24).map(n => h('button', { type: 'button', class: 'quiet', 'data-key': `goto ${n}`, onclick: () => set('task', n) }, t('task_n', { n }))) : t('choose.none')))
-        : h('button', { type: 'button', class: 'quiet', 'data-key': 'recorded', onclick: () => busily(findRecorded) }, t('choose.find'))));
+      S.recorded[S.family] ? h('ul', { class: 'recorded' }, here.length ? here.map(x => recordedRow(x)) : h('li', { class: 'dim' }, S.recorded[S.family].length ? [...new Set(S.recorded[S.family].map(x => x.task))].slice(0, 24).map(n => h('button', { type: 'button', class: 'quiet', 'data-key': `goto ${n}`, onclick: () => set('task', n) }, t('task_n', { n }))) : t('choose.none')))
+        : finder()));
 }
 
 const findRecorded = async () => { S.recorded[S.family] = (await ask(`shops/${S.family}/episodes`)).episodes; };
 const policySelect = key => h('label', { class: 'field' }, h('span', {}, t('choose.who')), h('select', { 'data-key': key, onchange: e => { S[key] = e.target.value; } }, S.about.policies.map(p => h('option', { value: p, selected: p === S[key] }, p))));
-const recordedRow = x => h('li', {}, h('button', { type: 'button', 'data-key': `recorded ${x.n}`, onclick: () => watch([{ recorded: x }]) }, `${x.policy} #${x.attempt}`), ' ', h('span', { class: x.success ? 'good' : 'dim' }, x.success ? '✓ ' : '✗ ', word('outcome', x.outcome)), ' ', h('span', { class: 'dim' }, x.run));
+const recordedRow = (x, ...beside) => h('li', {}, h('button', { type: 'button', 'data-key': `recorded ${x.n}`, onclick: () => watch([...beside, { recorded: x }]) }, `${x.policy} #${x.attempt}`), ' ', h('span', { class: x.success ? 'good' : 'dim' }, x.success ? '✓ ' : '✗ ', word('outcome', x.outcome)), ' ', h('span', { class: 'dim' }, x.run));
 
 // Shopping
 
@@ -130,10 +130,17 @@ function giveUp(ctx, w) {
 
 function shopPage() {
   const w = fold(S.moves), ctx = liveContext(w), [middle, side] = shopView(w, ctx);
-  return h('div', { class: `shopping ${S.family}` }, request(w, giveUp(ctx, w) ?? h('span')), h('div', { class: 'columns' }, h('div', { class: 'middle' }, middle), h('aside', { class: 'side' }, side, extras(w, S.moves))));
+  return h('div', { class: `shopping ${S.family}` }, request(w, giveUp(ctx, w) ?? h('span')), h('div', { class: 'columns' }, h('div', { class: 'middle' }, middle), h('aside', { class: 'side' }, side, extras(w, S.moves))), jumps(w));
 }
 
-const extras = (w, moves, now, jump) => [h('details', { class: 'panel', open: innerWidth >= 1000 }, h('summary', {}, t('log')), moves.length > 1 ? logList(moves, now, jump) : h('p', { class: 'dim' }, t('log.none'))), h('details', { class: 'panel' }, h('summary', {}, t('agent')), h('pre', { class: 'agent' }, w.text))];
+function jumps(w) { // on a narrow screen, ways to what stands below the shop
+  const to = (where, label) => h('button', { type: 'button', 'data-key': `jump ${where}`, onclick: () => { const e = main.querySelector(`.panel.${where}`); e.scrollIntoView({ block: 'center' }); e.querySelector('input, button')?.focus({ preventScroll: true }); } }, label);
+  const n = S.draft.products.length, count = label => n ? `${label} (${n})` : label;
+  const shown = [w.talks && to('chat', t('chat')), S.family === 'shoppingbench' && to('basket', count(t('basket'))), S.family === 'ecomrlve' && to('answer', count(t('answer')))].filter(Boolean);
+  return shown.length ? h('nav', { class: 'jumps', 'aria-label': t('jumps') }, shown) : null;
+}
+
+const extras = (w, moves, now, jump) => [h('details', { class: 'panel', open: innerWidth >= 1000 }, h('summary', {}, t('log')), moves.length > 1 ? logList(moves, fold(moves).known, now, jump) : h('p', { class: 'dim' }, t('log.none'))), h('details', { class: 'panel' }, h('summary', {}, t('agent')), h('pre', { class: 'agent' }, w.text))];
 
 // The end
 
@@ -141,7 +148,7 @@ const percent = g => !g || !g.valid ? '–' : `${g.value > 0 ? '+' : ''}${g.valu
 const mark = ok => h('span', { class: ok == null ? 'dim' : ok ? 'good' : 'bad' }, ok == null ? '–' : ok ? '✓' : '✗');
 
 export function gradeView(r) {
-  const tone = r.success ? 'good' : !r.reward.valid ? '' : r.reward.value > 0 ? 'half' : 'bad', title = r.success ? 'end.success' : !r.reward.valid ? 'end.none' : r.reward.kind === 'partial_purchase' || r.reward.value > 0 ? 'end.partial' : 'end.wrong';
+  const tone = r.success ? 'good' : !r.reward.valid ? '' : r.reward.value > 0 ? 'half' : 'bad', title = r.success ? 'end.success' : !r.reward.valid ? 'end.none' : ['partial_purchase', 'partial'].includes(r.reward.kind) || r.reward.value > 0 ? 'end.partial' : 'end.wrong';
   const grade = (label, g) => h('div', { class: 'grade' }, h('dt', {}, label), h('dd', { 'data-grade': label }, h('b', {}, percent(g)), ' ', h('span', { class: 'dim' }, g ? g.valid ? word('grade', g.kind) : t('end.notver') : '–')));
   const parts = [r.reward, r.native].map(g => g && g.parts.some(v => v.name) ? [...g.gates, ...g.parts] : []);
   return h('section', { class: `verdict ${tone}`, 'data-kind': r.reward.kind, 'data-value': r.reward.value }, h('h2', { tabindex: -1, 'data-key': 'head' }, r.success ? '✓ ' : '', t(title)), h('p', { class: 'dim' }, `${t('end.kind')}: ${word('outcome', r.outcome)}`),
@@ -161,16 +168,20 @@ function partView(p, i, n) {
 function wantView(w, j, n) {
   const notes = { clarification: 'end.silent', profile: 'end.profile' };
   return h('div', { class: 'want' }, n > 1 || w.quantity > 1 ? h('h4', {}, mark(w.got ? w.ok && w.got.quantity === w.quantity : false), ' ', n > 1 ? t('end.thing', { n: j + 1 }) : '', w.quantity > 1 ? ` ${t('end.pieces', { n: w.quantity })}` : '') : null,
-    w.got ? h('ul', { class: 'offers' }, h('li', { class: 'offer' }, tile(w.got.title), h('span', { class: 'what' }, h('span', { class: 'dim' }, t('end.got')), offerText(w.got), w.got.quantity > 1 ? h('span', { class: 'dim' }, t('end.pieces', { n: w.got.quantity })) : null, w.got.open ? h('span', { class: 'bad' }, t('end.open')) : null))) : h('p', { class: 'dim' }, t('end.unknown')),
+    w.got ? h('ul', { class: 'offers' }, h('li', { class: 'offer' }, tile(w.got.title), h('span', { class: 'what' }, h('span', { class: 'dim' }, t('end.got')), offerText(w.got), w.got.quantity > 1 || w.quantity > 1 ? h('span', { class: w.got.quantity === w.quantity ? 'dim' : 'bad' }, t('end.pieces', { n: w.got.quantity })) : null, w.got.open ? h('span', { class: 'bad' }, t('end.open')) : null))) : h('p', { class: 'dim' }, t('end.unknown')),
     h('table', { class: 'wishes' }, h('thead', {}, h('tr', {}, ['end.wish', 'end.got', 'end.ok'].map(k => h('th', { scope: 'col' }, t(k))))), h('tbody', {}, w.wishes.map(x => h('tr', { class: x.ok === false ? `missed${x.hard ? '' : ' soft'}` : null }, h('th', { scope: 'row' }, h('span', { class: 'dim' }, x.field ? h('bdi', {}, x.field) : word('wish', x.kind), ' ', word('op', x.op)), ' ', h('bdi', {}, x.value), !x.hard || notes[x.source] ? h('small', { class: 'dim' }, ` (${[!x.hard && t('end.soft'), notes[x.source] && t(notes[x.source])].filter(Boolean).join(', ')})`) : null),
       h('td', {}, w.got ? x.has.length ? x.has.map((y, k) => [k ? ', ' : '', h('bdi', {}, y)]) : t('end.nothing') : '–'), h('td', {}, mark(x.ok), h('span', { class: 'hidden' }, t(x.ok == null ? 'end.unknown' : x.ok ? 'end.yes' : 'end.no'))))))),
     w.right.length && !(w.ok && w.got.quantity === w.quantity) ? [h('h4', {}, w.count > 1 ? t('end.rights', { n: w.count }) : t('end.right')), h('ul', { class: 'offers rights' }, w.right.map(offerLine))] : null);
 }
 
+const recordedHere = () => (S.recorded[S.family] ?? []).map((x, n) => ({ ...x, n })).filter(x => x.task === S.task);
+const finder = () => h('button', { type: 'button', class: 'quiet', 'data-key': 'recorded', onclick: () => busily(findRecorded) }, t('choose.find'));
+
 function endPage() {
   const w = fold(S.moves), own = { mine: true };
   return h('div', { class: 'ending' }, request(w), gradeView(S.result), h('div', { class: 'do' }, h('button', { type: 'button', class: 'main', 'data-key': 'after', onclick: () => { const fit = fits(); start(fit[(fit.indexOf(S.task) + 1) % fit.length]); } }, t('end.next')), h('button', { type: 'button', 'data-key': 'again', onclick: () => start(S.task) }, t('end.again')), h('button', { type: 'button', 'data-key': 'other', onclick: home }, t('end.other'))),
-    h('section', { class: 'panel others', 'aria-label': t('end.compare') }, h('h2', {}, t('end.compare')), h('div', { class: 'do' }, policySelect('who'), h('button', { type: 'button', 'data-key': 'compare', onclick: () => watch([own, { policy: S.who ?? S.about.policies[0] }]) }, t('end.show')), h('button', { type: 'button', class: 'quiet', 'data-key': 'own', onclick: () => watch([own]) }, t('end.watchown')))));
+    h('section', { class: 'panel others', 'aria-label': t('end.compare') }, h('h2', {}, t('end.compare')), h('div', { class: 'do' }, policySelect('who'), h('button', { type: 'button', 'data-key': 'compare', onclick: () => watch([own, { policy: S.who ?? S.about.policies[0] }]) }, t('end.show')), h('button', { type: 'button', class: 'quiet', 'data-key': 'own', onclick: () => watch([own]) }, t('end.watchown'))),
+      S.recorded[S.family] ? h('ul', { class: 'recorded' }, recordedHere().length ? recordedHere().map(x => recordedRow(x, own)) : h('li', { class: 'dim' }, t('choose.none'))) : finder()));
 }
 
 // Watching: lanes side by side, one position for all. A lane is filled while its policy still plays.
@@ -184,9 +195,19 @@ async function watch(wanted) {
     const lanes = await Promise.all(wanted.map(async x => x.mine ? mine : x.recorded ? { name: t('watch.recorded', { policy: x.recorded.policy }), ...(await ask(`shops/${S.family}/episodes/${x.recorded.n}`, {})) }
       : { name: x.policy, id: (await ask(`shops/${S.family}/watch`, { task: S.task, policy: x.policy, seed: 0 })).watch, moves: [], result: null }));
     for (const x of lanes) if (x.id) await more(x);
-    Object.assign(S, { view: 'watch', lanes, at: 0, playing: false });
+    Object.assign(S, { view: 'watch', lanes, at: 0, playing: !mine });
     focusNext = 'play';
   });
+  again();
+}
+
+async function beside(policy) { // a second lane
+  await busily(async () => {
+    const lane = { name: policy, id: (await ask(`shops/${S.family}/watch`, { task: S.task, policy, seed: 0 })).watch, moves: [], result: null };
+    await more(lane);
+    S.lanes = [...S.lanes, lane];
+  });
+  again();
 }
 
 async function more(lane) { // what its policy has done since
@@ -207,26 +228,27 @@ async function tick() { // every move of the clock, and while somebody is still 
   if (S.playing && S.at >= end() && !lanes.some(growing)) S.playing = false;
   draw(); again();
 }
-const again = () => { if (S.playing || S.lanes.some(growing)) S.timer = setTimeout(tick, S.playing ? SPEEDS[S.speed ?? 'normal'] : 400); };
+const again = () => { clearTimeout(S.timer); if (S.playing || S.lanes.some(growing)) S.timer = setTimeout(tick, S.playing ? SPEEDS[S.speed ?? 'normal'] : 400); };
 const go = to => { S.at = Math.min(end(), Math.max(0, to)); draw(); };
 const play = on => { if (on && S.at >= end()) S.at = 0; S.playing = on; draw(); clearTimeout(S.timer); again(); };
 
 function laneView(lane) {
   const last = lane.moves.length - 1, at = Math.min(S.at, last), graded = S.at > last && (lane.result || lane.error), w = fold(lane.moves, at), next = lane.moves[at + 1]?.action;
   const ctx = { live: false, family: S.family, tools: null, next: graded ? null : next }, [middle, side] = last >= 0 ? shopView(w, ctx) : [[], []];
-  const caption = last < 0 ? t('watch.thinking') : describe(lane.moves[at].action);
+  const known = fold(lane.moves).known, caption = last < 0 ? t('watch.thinking') : describe(lane.moves[at].action, known);
   return h('section', { class: 'lane', 'aria-label': lane.name }, h('header', {}, h('h3', {}, lane.name), h('span', { class: 'dim' }, t('watch.step', { n: Math.max(0, at), most: Math.max(0, last) })), h('p', { class: 'caption' }, h('bdi', {}, caption)),
-    h('p', { class: 'dim' }, graded ? t('watch.grade') : next ? t('watch.then', { what: describe(next) }) : growing(lane) ? t('watch.thinking') : t('watch.grade'))),
-    graded ? lane.error && !lane.result ? h('p', { class: 'alarm' }, t('watch.error', { what: lane.error })) : gradeView(lane.result) : h('div', { class: 'still', inert: true }, middle, side), last >= 0 ? extras(w, lane.moves, at, go) : null);
+    h('p', { class: 'dim' }, graded ? t('watch.grade') : next ? t('watch.then', { what: describe(next, known) }) : growing(lane) ? t('watch.thinking') : t('watch.grade'))),
+    graded ? lane.error && !lane.result ? h('p', { class: 'alarm' }, t('watch.error', { what: lane.error })) : gradeView(lane.result) : h('div', { class: 'still', inert: true }, h('div', { class: 'middle' }, middle), side.length ? h('div', { class: 'side' }, side) : null), last >= 0 ? extras(w, lane.moves, at, go) : null);
 }
 
 function watchPage() {
   const first = S.lanes.find(x => x.moves.length), icon = (key, label, sign, act, props = {}) => h('button', { type: 'button', 'aria-label': label, title: label, 'data-key': key, onclick: act, ...props }, sign);
   const theirs = S.lanes.every(x => !x.mine);
   return h('div', { class: 'watching' }, first ? request(fold(first.moves, 0)) : null, h('div', { class: `lanes n${S.lanes.length}` }, S.lanes.map(laneView)),
-    h('div', { class: 'controls', role: 'group', 'aria-label': t('watch.title') }, icon('first', t('watch.first'), '⏮', () => go(0)), icon('prev', t('watch.prev'), '◀', () => go(S.at - 1)), icon('play', t(S.playing ? 'watch.pause' : 'watch.play'), S.playing ? '⏸' : '▶', () => play(!S.playing), { class: 'main' }), icon('next', t('watch.next'), '▶|', () => go(S.at + 1)), icon('last', t('watch.last'), '⏭', () => go(end())),
+    h('div', { class: 'controls', role: 'group', 'aria-label': t('watch.title') }, icon('first', t('watch.first'), '⇤', () => go(0)), icon('prev', t('watch.prev'), '←', () => go(S.at - 1)), icon('play', t(S.playing ? 'watch.pause' : 'watch.play'), S.playing ? '❚❚' : '▶', () => play(!S.playing), { class: 'main' }), icon('next', t('watch.next'), '→', () => go(S.at + 1)), icon('last', t('watch.last'), '⇥', () => go(end())),
       h('input', { type: 'range', min: 0, max: end(), value: S.at, 'aria-label': t('watch.steps'), 'data-key': 'range', oninput: e => go(Number(e.target.value)) }), h('span', { class: 'count' }, t('watch.step', { n: S.at, most: end() })),
       h('label', { class: 'field' }, h('span', { class: 'hidden' }, t('watch.speed')), h('select', { 'data-key': 'speed', 'aria-label': t('watch.speed'), onchange: e => { S.speed = e.target.value; } }, Object.keys(SPEEDS).map(k => h('option', { value: k, selected: k === (S.speed ?? 'normal') }, t(`watch.${k}`))))),
+      S.lanes.length < 2 && [policySelect('who'), h('button', { type: 'button', 'data-key': 'beside', onclick: () => beside(S.who ?? S.about.policies[0]) }, t('watch.add'))],
       theirs ? h('button', { type: 'button', 'data-key': 'self', onclick: () => start(S.task) }, t('watch.self')) : h('button', { type: 'button', 'data-key': 'grade', onclick: () => { S.view = 'end'; S.playing = false; focusNext = 'head'; draw(); } }, t('watch.grade'))), h('p', { class: 'dim keys' }, t('watch.keys')));
 }
 
@@ -258,6 +280,7 @@ function draw() {
   if (target && document.activeElement !== target) target.focus({ preventScroll: true });
   if (focusNext === 'head') scrollTo(0, 0); else scrollTo(0, top);
   focusNext = null;
+  main.style.setProperty('--asked', `${main.querySelector('.request')?.offsetHeight ?? 0}px`);
   for (const talk of main.querySelectorAll('.talk')) talk.scrollTop = talk.scrollHeight;
   document.getElementById('where').textContent = S.view === 'choose' || !S.about ? '' : `${word('shop', S.family)} · ${t('task_n', { n: S.task })}`;
   for (const e of document.querySelectorAll('[data-t]')) e.textContent = t(e.dataset.t);
@@ -275,12 +298,18 @@ document.getElementById('language').addEventListener('click', () => speak(S.lang
 document.getElementById('home').addEventListener('click', home);
 addEventListener('pagehide', () => { if (S.held) fetch(`/page/shops/${S.family}/sessions/${S.held.session}`, { method: 'DELETE', keepalive: true, headers: { authorization: `Bearer ${S.held.lease}` } }); });
 
+async function follow(address = location.hash) { // it names a family and a task
+  const [name, task] = decodeURIComponent(address.slice(1)).split('/');
+  S.task = Number.isInteger(Number(task)) ? Math.max(0, Number(task)) : 0;
+  await chooseFamily(S.about.shops.some(s => s.name === name) ? name : S.about.shops[0].name);
+}
+addEventListener('hashchange', async () => { const to = location.hash; await home(); await busily(() => follow(to)); });
+
 speak(store.get('language') ?? (navigator.language?.startsWith('zh') ? 'zh' : 'en'));
 try {
-  const about = await ask('shops'), [name, task] = decodeURIComponent(location.hash.slice(1)).split('/');
-  S.task = Number(task) || 0;
-  await chooseFamily(about.shops.some(s => s.name === name) ? name : about.shops[0].name);
+  const about = await ask('shops');
   S.about = about;
+  await follow();
 } catch (e) { S.failed = e.message; }
 draw();
 document.documentElement.dataset.ready = 'yes';

@@ -44,7 +44,7 @@ function take(w, { action, observation, done, outcome, same }, k) {
   if (data.shopper) w.chat.push(['shopper', data.shopper]);
   if (kind in TAB) w.tab = TAB[kind];
   if (kind && kind !== 'terminal') w.page = data;
-  for (const p of data.products ?? []) w.known.set(p.name ?? p.asin, { ...w.known.get(p.name ?? p.asin), ...p });
+  for (const p of data.products ?? []) { const id = kind === 'search_results' ? p.asin : p.name; w.known.set(id, { ...w.known.get(id), ...p }); }
   for (const o of data.orders ?? []) for (const x of o.lines) if (!w.known.has(x.product)) w.known.set(x.product, { asin: x.asin, name: x.product, title: x.title, price: x.price });
   if (TAB[kind] === 'search' && data.products) { w.results = data; w.asked = ['results', 'search_results'].includes(kind) ? { ...args, ...(args.query == null && data.query != null ? { query: data.query } : {}) } : null; }
   if (kind === 'products') w.products = data.products;
@@ -59,10 +59,11 @@ function take(w, { action, observation, done, outcome, same }, k) {
   if (kind === 'terms') w.terms = data.terms;
 }
 
-export function describe(action) { // in a few words
+export function describe(action, known = new Map()) { // in a few words; `known`: of a world, for titles instead of ids
   if (!action) return t('watch.begin');
   if (action.text != null) return t('say.text', { text: action.text });
-  const args = typeof action.args === 'object' ? Object.values(action.args).filter(x => x !== '' && x !== 'default' && x !== 'no_suitable_product').join(' · ') : String(action.args ?? '');
+  const said = x => { const [id, ...rest] = String(x).split('#'), p = known.get(id); return p ? [p.title.length > 44 ? `${p.title.slice(0, 42)}…` : p.title, ...rest].join(' #') : String(x); };
+  const args = typeof action.args === 'object' ? Object.values(action.args).filter(x => x !== '' && x !== 'default' && x !== 'no_suitable_product').map(said).join(' · ') : String(action.args ?? '');
   return t('say.call', { tool: word('tool', action.name), args });
 }
 
@@ -93,8 +94,7 @@ export function tile(title) { // instead of a picture: the first letter of the n
 const name = text => h('bdi', { class: 'title', dir: 'auto' }, text);
 const chips = texts => texts?.length ? h('span', { class: 'chips' }, texts.slice(0, 6).map(x => h('bdi', {}, x))) : null;
 
-function card(p, ctx, open) {
-  const id = p.name ?? p.asin;
+function card(p, id, ctx, open) {
   return h('li', { class: `card${isNext(ctx, id) ? ' next' : ''}` }, h('button', { type: 'button', class: 'open', 'data-key': `open ${id}`, disabled: !ctx.live, onclick: () => open(id) },
     tile(p.title), h('span', { class: 'what' }, name(p.title), h('span', { class: 'dim' }, h('bdi', {}, p.shop || p.brand || '')), chips(p.key_attributes ?? p.services), h('bdi', { class: 'price' }, p.price))));
 }
@@ -122,7 +122,7 @@ function pagedShop(w, ctx) {
 function resultPage(page, w, ctx, legal) {
   if (!page.products.length) return nothing(t('search.empty'));
   return [h('h2', { tabindex: -1, 'data-key': 'head' }, t('search.found', { total: page.total_results, page: page.page, pages: page.total_pages })),
-    h('ul', { class: 'cards' }, page.products.map(p => card(p, ctx, asin => ctx.act(call('open_product', { asin }))))),
+    h('ul', { class: 'cards' }, page.products.map(p => card(p, p.asin, ctx, asin => ctx.act(call('open_product', { asin }))))),
     h('nav', { class: 'pager', 'aria-label': t('search.results') }, legal('prev_page') && button(t('search.prev'), () => ctx.act(call('prev_page')), ctx), legal('next_page') && button(t('search.next'), () => ctx.act(call('next_page')), ctx, { 'data-key': 'more' }))];
 }
 
@@ -160,7 +160,7 @@ function toolShop(w, ctx) {
     x === 'cart' && w.cart.length ? t('cart.n', { n: w.cart.length }) : t(x)))), body(w, ctx)];
 }
 
-function searchTab(w, ctx) {
+function finder(w, ctx) { // the search box and its filters
   const tools = TOOLS[ctx.family], last = w.asked ?? {}, enums = ctx.tools?.find(f => f.name === tools.search)?.parameters.properties ?? {};
   const go = (query, form) => {
     const [from, to] = [form.get('from') ?? '', form.get('to') ?? ''], args = { query };
@@ -173,16 +173,19 @@ function searchTab(w, ctx) {
     text('from', t('search.from'), from, { inputmode: 'decimal', class: 'short' }), text('to', t('search.to'), to, { inputmode: 'decimal', class: 'short' }),
     'shop' in enums && text('shop', t('search.seller'), last.shop), 'service' in enums && text('service', t('search.services'), last.service),
     field(t('search.sort'), h('select', { name: 'sort', disabled: !ctx.live, 'data-key': 'filter sort' }, ['default', 'priceasc', 'pricedesc', 'order'].map(x => h('option', { value: x, selected: x === last.sort }, t(`sort.${x}`)))))));
-  const r = w.results, open = id => ctx.act(call(tools.open, { products: id })), turn = page => ctx.act(call(tools.search, { ...last, page }));
-  return [searchForm(ctx, { label: t('search.words'), value: last.query ?? '', go, more }),
-    ctx.family === 'ecomrlve' && button(t('search.history'), () => ctx.act(call('visit_history')), ctx, { class: `quiet${ctx.next?.name === 'visit_history' ? ' next' : ''}`, 'data-key': 'history' }),
+  return searchForm(ctx, { label: t('search.words'), value: last.query ?? '', go, more });
+}
+
+function searchTab(w, ctx) {
+  const tools = TOOLS[ctx.family], r = w.results, open = id => ctx.act(call(tools.open, { products: id })), turn = page => ctx.act(call(tools.search, { ...w.asked, page }));
+  return [finder(w, ctx), ctx.family === 'ecomrlve' && button(t('search.history'), () => ctx.act(call('visit_history')), ctx, { class: `quiet${ctx.next?.name === 'visit_history' ? ' next' : ''}`, 'data-key': 'history' }),
     !r ? nothing(t('search.start')) : !r.products.length ? nothing(t('search.empty')) : [h('h2', { tabindex: -1, 'data-key': 'head' }, r.page_type === 'results' ? r.total ? t('search.found', { total: r.total, page: r.page, pages: r.pages }) : t('search.page', { page: r.page, pages: r.pages }) : t(r.page_type === 'history' ? 'search.history' : 'search.ranked')),
-      h('ul', { class: 'cards' }, r.products.map(p => card(p, ctx, open))),
+      h('ul', { class: 'cards' }, r.products.map(p => card(p, p.name, ctx, open))),
       w.asked && h('nav', { class: 'pager', 'aria-label': t('search.results') }, r.page > 1 && button(t('search.prev'), () => turn(r.page - 1), ctx), r.page < r.pages && button(t('search.next'), () => turn(r.page + 1), ctx, { 'data-key': 'more' }))]];
 }
 
 function productTab(w, ctx) {
-  return [w.results && button(`← ${t('product.back')}`, () => ctx.show('search'), ctx, { class: 'quiet', 'data-key': 'back' }), (w.products ?? []).map((p, i) => h('article', { class: 'product' },
+  return [finder(w, ctx), w.results && button(`← ${t('product.back')}`, () => ctx.show('search'), ctx, { class: 'quiet', 'data-key': 'back' }), (w.products ?? []).map((p, i) => h('article', { class: 'product' },
     h('div', { class: 'lead' }, tile(p.title), h('div', {}, h('h2', { tabindex: -1, 'data-key': i ? `head ${i}` : 'head' }, name(p.title)), crumbs(p.category), h('p', { class: 'dim' }, h('bdi', {}, [p.brand, p.shop].filter(Boolean).join(' · '))), chips(p.services))),
     h('h3', {}, [t('product.variants'), p.axes.length ? `: ${p.axes.join(' / ')}` : '']),
     h('ul', { class: 'variants' }, (p.variants.length ? p.variants : [{ number: 0, values: [], price: w.known.get(p.name)?.price ?? '', available: true }]).map(v => variantRow(p, v, ctx))),
@@ -190,9 +193,9 @@ function productTab(w, ctx) {
 }
 
 function variantRow(p, v, ctx) {
-  const id = v.number ? `${p.name}#${v.number}` : p.name, chosen = ctx.draft?.products.some(x => x.id === p.name && x.number === v.number), off = { disabled: !ctx.live || !v.available };
+  const id = v.number ? `${p.name}#${v.number}` : p.name, chosen = ctx.draft?.products.find(x => x.id === p.name && x.number === v.number), off = { disabled: !ctx.live || !v.available };
   return h('li', { class: isNext(ctx, id) || ctx.next && Object.values(ctx.next.args ?? {}).some(x => String(x).split(/[,*]/).includes(id)) ? 'next' : null }, h('span', { class: 'values' }, h('bdi', {}, v.values.length ? v.values.map(x => x || '–').join(', ') : t('product.one'))), h('bdi', { class: 'price' }, v.price), v.available ? null : h('span', { class: 'dim' }, t('product.soldout')),
-    h('span', { class: 'do' }, ctx.family === 'shoppingbench' ? button(t('product.basket'), () => ctx.add(p, v), ctx, { ...off, 'data-key': `add ${id}` }) : [
+    h('span', { class: 'do' }, ctx.family === 'shoppingbench' ? button(chosen ? t('product.inbasket', { n: chosen.quantity }) : t('product.basket'), () => ctx.add(p, v), ctx, { ...off, 'aria-pressed': chosen ? 'true' : null, 'data-key': `add ${id}` }) : [
       button(t('product.cart'), () => ctx.act(call('cart_add', { product: id })), ctx, { ...off, 'data-key': `add ${id}` }),
       button(t(chosen ? 'product.answered' : 'product.answer'), () => ctx.add(p, v), ctx, { 'aria-pressed': String(!!chosen), 'data-key': `answer ${id}` })]));
 }
@@ -290,7 +293,7 @@ function toolDrawer(w, ctx) { // every action in its plainest form, made from it
   return h('details', { class: 'panel drawer' }, h('summary', {}, t('tools')), ctx.tools.filter(f => w.legal.includes(f.name)).map(form));
 }
 
-export const logList = (moves, now, jump) => h('ol', { class: 'log' }, moves.slice(1).map((m, i) => h('li', { class: m.observation.error ? 'bad' : null, 'aria-current': i + 1 === now ? 'step' : null }, jump ? h('button', { type: 'button', 'data-key': `at ${i + 1}`, onclick: () => jump(i + 1) }, h('bdi', {}, describe(m.action))) : h('bdi', {}, describe(m.action)))));
+export const logList = (moves, known, now, jump) => h('ol', { class: 'log' }, moves.slice(1).map((m, i) => h('li', { class: m.observation.error ? 'bad' : null, 'aria-current': i + 1 === now ? 'step' : null }, jump ? h('button', { type: 'button', 'data-key': `at ${i + 1}`, onclick: () => jump(i + 1) }, h('bdi', {}, describe(m.action, known))) : h('bdi', {}, describe(m.action, known)))));
 
 // The whole shop: what goes into the middle, and what stands beside it
 
