@@ -284,7 +284,7 @@ def page(
     "The page and what it asks for."
     names, content = {}, page_files()
     for name, desk in desks.items(): names[name] = Family(desk, policies, runs or folder('runs'))
-    about = dict(policies=list(policies), shops=[dict(name=n, tasks=len(f.desk.tasks), split=f.desk.tasks[0].split, max_turns=f.desk.env.max_turns) for n, f in names.items()])
+    about = dict(policies=list(policies), shops=[dict(name=n, env=f.desk.env.name, tasks=len(f.desk.tasks), split=f.desk.tasks[0].split, max_turns=f.desk.env.max_turns) for n, f in names.items()])
     async def home(request): return _file(*content['shop.html'])
     async def file(request):
         if (name := request.path_params['name']) not in content: raise HTTPException(404)

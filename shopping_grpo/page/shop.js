@@ -30,6 +30,7 @@ async function busily(work) { // one thing at a time; what fails is said where t
 
 // Choosing
 
+const look = () => family().env; // how it is drawn
 const family = () => S.about.shops.find(s => s.name === S.family);
 const fits = () => (S.tasks[S.family] ?? []).map((x, n) => [n, ...x]).filter(([, level, kind, speech]) => (S.level === '' || String(level) === S.level) && (S.kind === '' || kind === S.kind) && (S.speech === '' || speech === S.speech)).map(x => x[0]);
 
@@ -48,7 +49,7 @@ function chooseView() {
   const here = recordedHere();
   return h('div', { class: 'choose' }, h('h1', { tabindex: -1, 'data-key': 'head' }, t('choose.title')), h('p', { class: 'dim' }, t('choose.sub')),
     h('fieldset', { class: 'families' }, h('legend', { class: 'hidden' }, t('choose.family')), S.about.shops.map(s => h('label', { class: 'family' }, h('input', { type: 'radio', name: 'family', value: s.name, checked: s.name === S.family, 'data-key': `family ${s.name}`, onchange: () => busily(() => chooseFamily(s.name)) }),
-      tile(s.name), h('span', { class: 'what' }, h('strong', {}, word('shop', s.name)), h('span', {}, `about.${s.name}` in WORDS.en ? t(`about.${s.name}`) : t('about.other')), h('span', { class: 'dim' }, t('choose.tasks', { n: s.tasks, split: s.split })))))),
+      tile(s.name), h('span', { class: 'what' }, h('strong', {}, word('shop', s.name)), h('span', {}, `about.${s.env}` in WORDS.en ? t(`about.${s.env}`) : t('about.other')), h('span', { class: 'dim' }, t('choose.tasks', { n: s.tasks, split: s.split })))))),
     h('div', { class: 'fields' }, pick('kind', t('choose.kind'), all(1), v => word('kind', v)), pick('level', t('choose.level'), all(0), v => String(v)), pick('speech', t('choose.lang'), all(2), v => word('lang', v))),
     h('div', { class: 'task' }, h('button', { type: 'button', 'aria-label': t('choose.before'), 'data-key': 'before', disabled: none, onclick: () => step(-1) }, '‹'),
       h('label', { class: 'field' }, h('span', {}, t('choose.task')), h('input', { type: 'number', min: 0, max: rows.length - 1, value: S.task, 'data-key': 'task', onchange: e => { const n = Math.min(rows.length - 1, Math.max(0, Number(e.target.value) || 0)); if (!fits().includes(n)) Object.assign(S, { level: '', kind: '', speech: '' }); set('task', n); } })),
@@ -107,11 +108,11 @@ function afterwards(action, data, w) { // what a person would write down now
 
 function liveContext(w) {
   const d = S.draft, change = f => { f(); draw(); };
-  return { live: true, family: S.family, tools: S.tools, draft: d, tab: S.tab, moreFields: S.moreFields, change, act: a => act(typeof a.text === 'string' ? a : { name: a.name, args: a.args }), show: tab => change(() => { S.tab = tab; focusNext = null; }), remember: open => { S.moreFields = open; },
+  return { live: true, family: look(), tools: S.tools, draft: d, tab: S.tab, moreFields: S.moreFields, change, act: a => act(typeof a.text === 'string' ? a : { name: a.name, args: a.args }), show: tab => change(() => { S.tab = tab; focusNext = null; }), remember: open => { S.moreFields = open; },
     fill: fields => change(() => Object.assign(d.fields, fields)), empty: () => !d.products.length && !Object.values(d.fields).some(Boolean),
     add: (p, v) => change(() => {
       const i = d.products.findIndex(x => x.id === p.name && x.number === v.number);
-      if (i >= 0 && S.family === 'shoppingbench') d.products[i].quantity++;
+      if (i >= 0 && look() === 'shoppingbench') d.products[i].quantity++;
       else if (i >= 0) d.products.splice(i, 1);
       else d.products.push({ id: p.name, number: v.number, quantity: 1, title: p.title, values: v.values.filter(Boolean).join(', '), price: v.price });
     }) };
@@ -120,23 +121,23 @@ function liveContext(w) {
 function request(w, extra) {
   const most = family()?.max_turns, now = w.requests.length > 1;
   return h('section', { class: 'request', 'aria-label': t('request') }, h('div', { class: 'asked', tabindex: 0, 'data-key': 'request' }, h('h2', {}, t(now ? 'request.now' : 'request')), h('p', { dir: 'auto' }, w.requests[w.requests.length - 1])), extra && h('div', { class: 'meta' }, extra,
-    h('span', { class: 'dim' }, w.talks && S.family === 'ecomrlve' ? t('step', { n: w.steps }) : t('step_of', { n: w.steps, most }))));
+    h('span', { class: 'dim' }, look() === 'ecomrlve' ? t('step', { n: w.steps }) : t('step_of', { n: w.steps, most }))));
 }
 
 function giveUp(ctx, w) {
-  const how = { shopsim: { name: 'finish_without_purchase', args: { reason: 'no_suitable_product' } }, webshop: { text: 'nothing fits' }, shoppingbench: { name: 'terminate', args: { status: 'failure' } } }[S.family];
+  const how = { shopsim: { name: 'finish_without_purchase', args: { reason: 'no_suitable_product' } }, webshop: { text: 'nothing fits' }, shoppingbench: { name: 'terminate', args: { status: 'failure' } } }[look()];
   return how && !w.recommended ? sure(t('giveup'), t('giveup.sure'), () => ctx.act(how), ctx, { class: 'quiet', 'data-key': 'giveup' }) : null;
 }
 
 function shopPage() {
   const w = fold(S.moves), ctx = liveContext(w), [middle, side] = shopView(w, ctx);
-  return h('div', { class: `shopping ${S.family}` }, request(w, giveUp(ctx, w) ?? h('span')), h('div', { class: 'columns' }, h('div', { class: 'middle' }, middle), h('aside', { class: 'side' }, side, extras(w, S.moves))), jumps(w));
+  return h('div', { class: 'shopping' }, request(w, giveUp(ctx, w) ?? h('span')), h('div', { class: 'columns' }, h('div', { class: 'middle' }, middle), h('aside', { class: 'side' }, side, extras(w, S.moves))), jumps(w));
 }
 
 function jumps(w) { // on a narrow screen, ways to what stands below the shop
   const to = (where, label) => h('button', { type: 'button', 'data-key': `jump ${where}`, onclick: () => { const e = main.querySelector(`.panel.${where}`); e.scrollIntoView({ block: 'center' }); e.querySelector('input, button')?.focus({ preventScroll: true }); } }, label);
   const n = S.draft.products.length, count = label => n ? `${label} (${n})` : label;
-  const shown = [w.talks && to('chat', t('chat')), S.family === 'shoppingbench' && to('basket', count(t('basket'))), S.family === 'ecomrlve' && to('answer', count(t('answer')))].filter(Boolean);
+  const shown = [w.talks && to('chat', t('chat')), look() === 'shoppingbench' && to('basket', count(t('basket'))), look() === 'ecomrlve' && to('answer', count(t('answer')))].filter(Boolean);
   return shown.length ? h('nav', { class: 'jumps', 'aria-label': t('jumps') }, shown) : null;
 }
 
@@ -234,7 +235,7 @@ const play = on => { if (on && S.at >= end()) S.at = 0; S.playing = on; draw(); 
 
 function laneView(lane) {
   const last = lane.moves.length - 1, at = Math.min(S.at, last), graded = S.at > last && (lane.result || lane.error), w = fold(lane.moves, at), next = lane.moves[at + 1]?.action;
-  const ctx = { live: false, family: S.family, tools: null, next: graded ? null : next }, [middle, side] = last >= 0 ? shopView(w, ctx) : [[], []];
+  const ctx = { live: false, family: look(), tools: null, next: graded ? null : next }, [middle, side] = last >= 0 ? shopView(w, ctx) : [[], []];
   const known = fold(lane.moves).known, caption = last < 0 ? t('watch.thinking') : describe(lane.moves[at].action, known);
   return h('section', { class: 'lane', 'aria-label': lane.name }, h('header', {}, h('h3', {}, lane.name), h('span', { class: 'dim' }, t('watch.step', { n: Math.max(0, at), most: Math.max(0, last) })), h('p', { class: 'caption' }, h('bdi', {}, caption)),
     h('p', { class: 'dim' }, graded ? t('watch.grade') : next ? t('watch.then', { what: describe(next, known) }) : growing(lane) ? t('watch.thinking') : t('watch.grade'))),
