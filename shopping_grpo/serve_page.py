@@ -4,19 +4,19 @@
 
 # %% auto #0
 __all__ = ['HEADERS', 'RUNS', 'WATCHES', 'AT_WORK', 'page_files', 'goal_parts', 'taken', 'offer', 'right_ones', 'judged',
-           'evidence', 'named', 'result', 'move', 'Watch', 'replay', 'recorded_grade', 'recordings', 'find_episode',
-           'Family', 'page']
+           'evidence', 'named', 'result', 'label', 'move', 'Watch', 'replay', 'recorded_grade', 'recordings',
+           'find_episode', 'Family', 'page']
 
 # %% ../nbs/70d_serve_page.ipynb #d7c400d5
 "A page to shop and to watch: its files, evidence after the end, policies that play and episodes that were recorded."
-import copy, itertools, math, secrets, threading
+import copy, math, re, secrets, threading
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Mount, Route
-from .core import ShopError, folder, money
+from .core import ShopError, digest, folder, money
 from .env import Message, Observation, Outcome, ToolCall, clean
 from .envs.shoppingbench_shop import Pick, meant
 from .observation import shown_id
@@ -124,7 +124,15 @@ def result(env) -> dict: # raises `Refusal` while the episode goes on
     native = told(env.score_native()) if hasattr(env, 'score_native') else None
     return dict(outcome=env._outcome, success=r.kind == 'success', reward=told(r), native=native, final=final, parts=[] if final else evidence(env))
 
-# %% ../nbs/70d_serve_page.ipynb #e6603752
+# %% ../nbs/70d_serve_page.ipynb #429edac1
+def label(spec:str) -> str: # of a policy, as the command line names it
+    "What a policy is called on the page: no folder, no address."
+    kind, _, what = spec.partition(':')
+    if not what: return spec
+    return what.partition('=')[0] if kind == 'local' and '=' in what else Path(what).name if kind == 'local' else what.partition('@')[0]
+
+def _quiet(text:str) -> str: return re.sub(r'(?<!\w)(?:/[\w.-]+){2,}', '…', text)[:300] # no path leaves the process
+
 def move(o:Observation, action=None, done=False, outcome=None, **more) -> dict: return dict(action=action, observation=_seen(o), done=done, outcome=outcome) | more
 def _plain(action) -> dict: # as in an episode; what is no JSON value is told as text
     if isinstance(action, Message): return dict(text=action.text)
@@ -153,11 +161,11 @@ class Watch:
 
     def _run(self):
         try: self._finish()
-        except Exception as e: self.error = str(e)[:300] if isinstance(e, ShopError) else type(e).__name__ # the boundary of a thread: whatever breaks in a policy
+        except Exception as e: self.error = _quiet(str(e)) if isinstance(e, ShopError) else type(e).__name__ # the boundary of a thread: whatever breaks in a policy
 
     def _finish(self):
         row = next(iter(self._play(self.spec, self._env, self.desk.env.catalog).play([(self.task, 0)], self.seed, None, lambda: False)))
-        if row['outcome'] == Outcome.error: self.error = f"{row['error']['type']}: {row['error']['message']}"
+        if row['outcome'] == Outcome.error: self.error = _quiet(f"{row['error']['type']}: {row['error']['message']}")
         else: self.end = result(self.env)
 
     def since(self, first:int) -> dict: # `first`: moves that are known already
@@ -177,7 +185,7 @@ def replay(env, task, row:dict) -> dict: # `moves` and `result`, as of a `Watch`
         moves.append(move(step.observation if same else Observation(s['observation'], error=s['error']), s['action'], step.done if same else False, step.outcome if same else None, same=same))
     if same and not env._done and row['outcome'] in LIMITS: env.stop(Outcome(row['outcome']))
     whole = same and env._done and env._outcome == row['outcome']
-    return dict(moves=moves, result=result(env) if whole else recorded_grade(row), error=(row.get('error') or {}).get('message', ''))
+    return dict(moves=moves, result=result(env) if whole else recorded_grade(row), error=_quiet((row.get('error') or {}).get('message', '')))
 
 def recorded_grade(row:dict) -> dict: # without evidence
     "The grades of a row as it has them."
@@ -197,7 +205,7 @@ def _in_run(path, numbers) -> list[dict]:
     try: run = Run.load(path)
     except ShopError: return [] # half of a run
     kept = run.scores()
-    return [dict(run=str(run), task=numbers[r.task_key], policy=str(r.policy), attempt=int(r.attempt), outcome=str(r.outcome), success=bool(r.success is True or r.success == 1), path=path, key=r.task_key) for r in kept.itertuples() if r.task_key in numbers]
+    return [dict(id=digest([str(run), r.task_key, int(r.attempt)]), run=str(run), task=numbers[r.task_key], policy=str(r.policy), attempt=int(r.attempt), outcome=str(r.outcome), success=bool(r.success is True or r.success == 1), path=path, key=r.task_key) for r in kept.itertuples() if r.task_key in numbers]
 
 def find_episode(said:dict) -> dict|None: # of `recordings`; a row
     "The row of a recorded episode."
@@ -209,7 +217,8 @@ WATCHES, AT_WORK = 16, 3 # kept; at a time
 class Family:
     "What the page asks of one family of shops."
     def __init__(self, desk:Server, policies, runs):
-        self.desk, self.policies, self.runs, self.watches, self._said, self._lock = desk, tuple(policies), runs, {}, [], threading.Lock()
+        self.desk, self.runs, self.watches, self._said, self._lock = desk, runs, {}, {}, threading.Lock()
+        self.policies = {label(p): p for p in policies}
 
     def tasks(self) -> dict:
         "Level, kind and language of every task."
@@ -224,12 +233,13 @@ class Family:
         "Let a policy play a task."
         task, number, seed = self.desk._task({k: x for k, x in body.items() if k in ('task', 'seed')})
         if body.get('policy') not in self.policies: raise Refusal('bad_request', f"policy must be one of {', '.join(self.policies)}")
-        if task.split == 'test' and 'oracle' in body['policy']: raise Refusal('bad_request', 'nobody is shown how a task of a final set is solved')
+        spec = self.policies[body['policy']]
+        if task.split == 'test' and spec in ('oracle', 'choice-oracle'): raise Refusal('bad_request', 'nobody is shown how a task of a final set is solved')
         with self._lock:
             if sum(w.thread.is_alive() for w in self.watches.values()) >= AT_WORK: raise Refusal('capacity', f'{AT_WORK} policies are playing already; try again in a moment')
             while len(self.watches) >= WATCHES: self.watches.pop(next(iter(self.watches)))
             id = secrets.token_urlsafe(16)
-            self.watches[id] = Watch(self.desk, body['policy'], task, seed)
+            self.watches[id] = Watch(self.desk, spec, task, seed)
         return dict(watch=id, task=facts(task, number))
 
     def since(self, id:str, body:dict) -> dict:
@@ -241,20 +251,17 @@ class Family:
 
     def episodes(self) -> dict:
         "What was recorded; a number each."
-        self._said = recordings(self.runs, self.desk._numbers)
-        return dict(episodes=[{k: x for k, x in s.items() if k not in ('path', 'key')} for s in self._said])
+        self._said |= {s['id']: s for s in (found := recordings(self.runs, self.desk._numbers))}
+        return dict(episodes=[{k: x for k, x in s.items() if k not in ('path', 'key')} for s in found])
 
-    def episode(self, n:int) -> dict:
+    def episode(self, id:str) -> dict:
         "One of the recorded episodes."
-        row = find_episode(self._said[n]) if 0 <= n < len(self._said) else None
+        said = self._said.get(id)
+        row = said and find_episode(said)
         if row is None: raise Refusal('no_task', 'there is no such episode; ask for the list again')
-        return replay(copy.copy(self.desk.env), self.desk.tasks[self._said[n]['task']], row)
+        return replay(copy.copy(self.desk.env), self.desk.tasks[said['task']], row)
 
-# %% ../nbs/70d_serve_page.ipynb #2043aa9e
-def _int(text:str) -> int: # of an address
-    if not (text.isdecimal() and len(text) < 10): raise HTTPException(404)
-    return int(text)
-
+# %% ../nbs/70d_serve_page.ipynb #027dbce6
 def _family_routes(family:Family, sockets:Sockets) -> list:
     r = Routes(family.desk, sockets._threads)
     async def tasks(request): return answer(await r.work(family.tasks))
@@ -271,10 +278,10 @@ def _family_routes(family:Family, sockets:Sockets) -> list:
     async def episodes(request): return answer(await r.work(family.episodes))
     async def episode(request):
         await _body(request)
-        return answer(await r.work(family.episode, _int(request.path_params['n'])))
+        return answer(await r.work(family.episode, request.path_params['id']))
     post = dict(methods=['POST'])
     return [Route('/tasks', tasks), Route('/sessions', open_, **post), Route('/sessions/{id}/{op}', ask, **post), Route('/sessions/{id}', r.close, methods=['DELETE']),
-        Route('/watch', watch, **post), Route('/watch/{id}', since, **post), Route('/episodes', episodes), Route('/episodes/{n}', episode, **post)]
+        Route('/watch', watch, **post), Route('/watch/{id}', since, **post), Route('/episodes', episodes), Route('/episodes/{id}', episode, **post)]
 
 def page(
     desks:dict[str, Server],              # name of a family -> its desk, first the one that programs use
@@ -284,7 +291,7 @@ def page(
     "The page and what it asks for."
     names, content = {}, page_files()
     for name, desk in desks.items(): names[name] = Family(desk, policies, runs or folder('runs'))
-    about = dict(policies=list(policies), shops=[dict(name=n, env=f.desk.env.name, tasks=len(f.desk.tasks), split=f.desk.tasks[0].split, max_turns=f.desk.env.max_turns) for n, f in names.items()])
+    about = dict(policies=list(map(label, policies)), shops=[dict(name=n, env=f.desk.env.name, tasks=len(f.desk.tasks), split=f.desk.tasks[0].split, max_turns=f.desk.env.max_turns) for n, f in names.items()])
     async def home(request): return _file(*content['shop.html'])
     async def file(request):
         if (name := request.path_params['name']) not in content: raise HTTPException(404)

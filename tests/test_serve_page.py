@@ -244,7 +244,7 @@ def test_watch_compare_and_replay(visitor, site):
     v = visitor.visit('shopsim', 0)
     v.press('recorded')
     row = next(Run.load(site['runs']/'eval'/'rule').episodes())
-    v.press('recorded 0')
+    v.press('recorded eval/rule 0')
     if v.b.js("return document.querySelector('[data-key=play]').getAttribute('aria-label')") == 'Pause': v.press('play')
     v.b.keys('home')
     assert v.b.text('.count') == f"0 / {row['n_steps'] + 1}" and len(v.b.texts('.log li')) == row['n_steps'] and v.active() == 'play'

@@ -62,8 +62,9 @@ function chooseView() {
 }
 
 const findRecorded = async () => { S.recorded[S.family] = (await ask(`shops/${S.family}/episodes`)).episodes; };
-const policySelect = key => h('label', { class: 'field' }, h('span', {}, t('choose.who')), h('select', { 'data-key': key, onchange: e => { S[key] = e.target.value; } }, S.about.policies.map(p => h('option', { value: p, selected: p === S[key] }, p))));
-const recordedRow = (x, ...beside) => h('li', {}, h('button', { type: 'button', 'data-key': `recorded ${x.n}`, onclick: () => watch([...beside, { recorded: x }]) }, `${x.policy} #${x.attempt}`), ' ', h('span', { class: x.success ? 'good' : 'dim' }, x.success ? '✓ ' : '✗ ', word('outcome', x.outcome)), ' ', h('span', { class: 'dim' }, x.run));
+const other = () => S.about.policies.find(p => !S.lanes.some(x => x.name === p)) ?? S.about.policies[0];
+const policySelect = (key, first = S.about.policies[0]) => h('label', { class: 'field' }, h('span', {}, t('choose.who')), h('select', { 'data-key': key, onchange: e => { S[key] = e.target.value; } }, S.about.policies.map(p => h('option', { value: p, selected: p === (S[key] ?? first) }, p))));
+const recordedRow = (x, ...beside) => h('li', {}, h('button', { type: 'button', 'data-key': `recorded ${x.run} ${x.attempt}`, onclick: () => watch([...beside, { recorded: x }]) }, `${x.policy} #${x.attempt}`), ' ', h('span', { class: x.success ? 'good' : 'dim' }, x.success ? '✓ ' : '✗ ', word('outcome', x.outcome)), ' ', h('span', { class: 'dim' }, x.run));
 
 // Shopping
 
@@ -78,6 +79,10 @@ async function start(task) {
     focusNext = 'head';
   });
 }
+
+setInterval(() => { // whoever reads for a long time is still here
+  if (S.held && !document.hidden && !S.busy && Date.now() - (S.seen ?? 0) > S.held.idle * 300) { S.seen = Date.now(); ask(`shops/${S.family}/sessions/${S.held.session}/state`, {}, { lease: S.held.lease }).catch(() => {}); }
+}, 1000);
 
 async function leave() { // give the session back; nobody waits for the answer
   const held = S.held;
@@ -175,7 +180,7 @@ function wantView(w, j, n) {
     w.right.length && !(w.ok && w.got.quantity === w.quantity) ? [h('h4', {}, w.count > 1 ? t('end.rights', { n: w.count }) : t('end.right')), h('ul', { class: 'offers rights' }, w.right.map(offerLine))] : null);
 }
 
-const recordedHere = () => (S.recorded[S.family] ?? []).map((x, n) => ({ ...x, n })).filter(x => x.task === S.task);
+const recordedHere = () => (S.recorded[S.family] ?? []).filter(x => x.task === S.task);
 const finder = () => h('button', { type: 'button', class: 'quiet', 'data-key': 'recorded', onclick: () => busily(findRecorded) }, t('choose.find'));
 
 function endPage() {
@@ -193,7 +198,7 @@ async function watch(wanted) {
   await busily(async () => {
     const mine = wanted.some(x => x.mine) ? { name: t('watch.you'), mine: true, moves: S.moves, result: S.result } : null;
     if (!mine) await leave();
-    const lanes = await Promise.all(wanted.map(async x => x.mine ? mine : x.recorded ? { name: t('watch.recorded', { policy: x.recorded.policy }), ...(await ask(`shops/${S.family}/episodes/${x.recorded.n}`, {})) }
+    const lanes = await Promise.all(wanted.map(async x => x.mine ? mine : x.recorded ? { name: t('watch.recorded', { policy: x.recorded.policy }), ...(await ask(`shops/${S.family}/episodes/${x.recorded.id}`, {})) }
       : { name: x.policy, id: (await ask(`shops/${S.family}/watch`, { task: S.task, policy: x.policy, seed: 0 })).watch, moves: [], result: null }));
     for (const x of lanes) if (x.id) await more(x);
     Object.assign(S, { view: 'watch', lanes, at: 0, playing: !mine });
@@ -227,11 +232,27 @@ async function tick() { // every move of the clock, and while somebody is still 
   if (S.view !== 'watch' || S.lanes !== lanes) return;
   if (S.playing && S.at < end()) S.at++;
   if (S.playing && S.at >= end() && !lanes.some(growing)) S.playing = false;
-  draw(); again();
+  moved(); again();
 }
 const again = () => { clearTimeout(S.timer); if (S.playing || S.lanes.some(growing)) S.timer = setTimeout(tick, S.playing ? SPEEDS[S.speed ?? 'normal'] : 400); };
-const go = to => { S.at = Math.min(end(), Math.max(0, to)); draw(); };
-const play = on => { if (on && S.at >= end()) S.at = 0; S.playing = on; draw(); clearTimeout(S.timer); again(); };
+const go = to => { S.at = Math.min(end(), Math.max(0, to)); moved(); };
+const play = on => { if (on && S.at >= end()) S.at = 0; S.playing = on; moved(); again(); };
+
+function moved() { // only what moves is drawn anew: a slider that is dragged and a list that is open stay as they are
+  const lanes = main.querySelector('.lanes'), range = main.querySelector('[data-key=range]'), button = main.querySelector('[data-key=play]');
+  if (!lanes || S.failed) return draw();
+  keeping(lanes, () => lanes.replaceChildren(...S.lanes.map(laneView)));
+  range.max = end(); range.value = S.at;
+  main.querySelector('.count').textContent = t('watch.step', { n: S.at, most: end() });
+  button.textContent = S.playing ? '❚❚' : '▶'; button.title = t(S.playing ? 'watch.pause' : 'watch.play'); button.setAttribute('aria-label', button.title);
+}
+
+function keeping(root, work) { // what is open stays open, and the focus where it was
+  const kept = document.activeElement?.dataset?.key, inside = root.contains(document.activeElement), name = d => `${[...root.children].indexOf(d.closest('.lane'))} ${d.querySelector('summary')?.textContent}`, open = new Map([...root.querySelectorAll('details')].map(d => [name(d), d.open]));
+  work();
+  for (const d of root.querySelectorAll('details')) d.open = open.get(name(d)) ?? d.open;
+  if (inside && kept) [...root.querySelectorAll('[data-key]')].find(x => x.dataset.key === kept)?.focus({ preventScroll: true });
+}
 
 function laneView(lane) {
   const last = lane.moves.length - 1, at = Math.min(S.at, last), graded = S.at > last && (lane.result || lane.error), w = fold(lane.moves, at), next = lane.moves[at + 1]?.action;
@@ -239,7 +260,7 @@ function laneView(lane) {
   const known = fold(lane.moves).known, caption = last < 0 ? t('watch.thinking') : describe(lane.moves[at].action, known);
   return h('section', { class: 'lane', 'aria-label': lane.name }, h('header', {}, h('h3', {}, lane.name), h('span', { class: 'dim' }, t('watch.step', { n: Math.max(0, at), most: Math.max(0, last) })), h('p', { class: 'caption' }, h('bdi', {}, caption)),
     h('p', { class: 'dim' }, graded ? t('watch.grade') : next ? t('watch.then', { what: describe(next, known) }) : growing(lane) ? t('watch.thinking') : t('watch.grade'))),
-    graded ? lane.error && !lane.result ? h('p', { class: 'alarm' }, t('watch.error', { what: lane.error })) : gradeView(lane.result) : h('div', { class: 'still', inert: true }, h('div', { class: 'middle' }, middle), side.length ? h('div', { class: 'side' }, side) : null), last >= 0 ? extras(w, lane.moves, at, go) : null);
+    graded ? [lane.error && h('p', { class: 'alarm' }, t('watch.error', { what: lane.error })), lane.result && gradeView(lane.result)] : h('div', { class: 'still', inert: true }, h('div', { class: 'middle' }, middle), side.length ? h('div', { class: 'side' }, side) : null), last >= 0 ? extras(w, lane.moves, at, go) : null);
 }
 
 function watchPage() {
@@ -249,7 +270,7 @@ function watchPage() {
     h('div', { class: 'controls', role: 'group', 'aria-label': t('watch.title') }, icon('first', t('watch.first'), '⇤', () => go(0)), icon('prev', t('watch.prev'), '←', () => go(S.at - 1)), icon('play', t(S.playing ? 'watch.pause' : 'watch.play'), S.playing ? '❚❚' : '▶', () => play(!S.playing), { class: 'main' }), icon('next', t('watch.next'), '→', () => go(S.at + 1)), icon('last', t('watch.last'), '⇥', () => go(end())),
       h('input', { type: 'range', min: 0, max: end(), value: S.at, 'aria-label': t('watch.steps'), 'data-key': 'range', oninput: e => go(Number(e.target.value)) }), h('span', { class: 'count' }, t('watch.step', { n: S.at, most: end() })),
       h('label', { class: 'field' }, h('span', { class: 'hidden' }, t('watch.speed')), h('select', { 'data-key': 'speed', 'aria-label': t('watch.speed'), onchange: e => { S.speed = e.target.value; } }, Object.keys(SPEEDS).map(k => h('option', { value: k, selected: k === (S.speed ?? 'normal') }, t(`watch.${k}`))))),
-      S.lanes.length < 2 && [policySelect('who'), h('button', { type: 'button', 'data-key': 'beside', onclick: () => beside(S.who ?? S.about.policies[0]) }, t('watch.add'))],
+      S.lanes.length < 2 && [policySelect('second', other()), h('button', { type: 'button', 'data-key': 'beside', onclick: () => beside(S.second ?? other()) }, t('watch.add'))],
       theirs ? h('button', { type: 'button', 'data-key': 'self', onclick: () => start(S.task) }, t('watch.self')) : h('button', { type: 'button', 'data-key': 'grade', onclick: () => { S.view = 'end'; S.playing = false; focusNext = 'head'; draw(); } }, t('watch.grade'))), h('p', { class: 'dim keys' }, t('watch.keys')));
 }
 
@@ -289,6 +310,7 @@ function draw() {
   other.textContent = t('other_language'); other.lang = S.language === 'en' ? 'zh' : 'en';
   document.documentElement.lang = S.language === 'en' ? 'en' : 'zh-CN';
   if (S.about) history.replaceState(null, '', `#${S.family}/${S.task}`);
+  document.title = [S.view === 'choose' ? '' : document.getElementById('where').textContent, t('brand')].filter(Boolean).join(' · ');
   document.documentElement.dataset.view = S.about ? S.view : '';
 }
 

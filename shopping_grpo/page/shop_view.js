@@ -290,7 +290,7 @@ function toolDrawer(w, ctx) { // every action in its plainest form, made from it
   const form = f => h('form', { class: 'fields tool', onsubmit: e => { e.preventDefault(); const args = {}; for (const [k, p] of Object.entries(f.parameters.properties)) { const x = e.target.elements[k].value; if (x !== '' || f.parameters.required.includes(k)) args[k] = { integer: Number, number: Number, boolean: y => y === 'true' }[p.type]?.(x) ?? x; } ctx.act(call(f.name, args)); } },
     h('p', {}, h('code', {}, f.name), ' ', h('span', { class: 'dim' }, f.description)), Object.entries(f.parameters.properties).map(([k, p]) => field(h('code', { title: p.description }, k), p.enum ? h('select', { name: k }, p.enum.map(x => h('option', { value: x }, x || '–'))) : (p.maxLength ?? 0) > 1000 ? h('textarea', { name: k, rows: 4 }) : h('input', { name: k, type: p.type === 'integer' ? 'number' : 'text' }))),
     h('button', { type: 'submit', 'data-key': `tool ${f.name}` }, t('tools.run')));
-  return h('details', { class: 'panel drawer' }, h('summary', {}, t('tools')), ctx.tools.filter(f => w.legal.includes(f.name)).map(form));
+  return h('details', { class: 'panel drawer', open: !KNOWN[ctx.family] }, h('summary', {}, t('tools')), ctx.tools.filter(f => w.legal.includes(f.name)).map(form));
 }
 
 export const logList = (moves, known, now, jump) => h('ol', { class: 'log' }, moves.slice(1).map((m, i) => h('li', { class: m.observation.error ? 'bad' : null, 'aria-current': i + 1 === now ? 'step' : null }, jump ? h('button', { type: 'button', 'data-key': `at ${i + 1}`, onclick: () => jump(i + 1) }, h('bdi', {}, describe(m.action, known))) : h('bdi', {}, describe(m.action, known)))));
