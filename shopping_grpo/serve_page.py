@@ -251,7 +251,8 @@ class Family:
 
     def episodes(self) -> dict:
         "What was recorded; a number each."
-        self._said |= {s['id']: s for s in (found := recordings(self.runs, self.desk._numbers))}
+        found = recordings(self.runs, self.desk._numbers)
+        self._said |= {s['id']: s for s in found}
         return dict(episodes=[{k: x for k, x in s.items() if k not in ('path', 'key')} for s in found])
 
     def episode(self, id:str) -> dict:
