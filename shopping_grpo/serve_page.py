@@ -111,6 +111,7 @@ def evidence(env) -> list[dict]: # a sub-goal each
         out.append(dict(asked=_facts(part, price), said={k: x for k in _SAID if (x := getattr(g, k, ''))}, wants=wants, besides=[offer(p, v[0] if len(v) == 1 and p.variants else None, price) for p, v, _ in left]))
     return out
 
+# %% ../nbs/70d_serve_page.ipynb #3837f4d5
 def named(r:Reward) -> dict:
     "A grade with the names of its verdicts."
     part = lambda v: dict(name=clean(v.name), ok=v.ok, score=None if v.ok is None else round(v.score, 4))
@@ -138,6 +139,7 @@ def _plain(action) -> dict: # as in an episode; what is no JSON value is told as
     if isinstance(action, Message): return dict(text=action.text)
     return dict(name=str(action.name), args={str(k): x if isinstance(x, (str, bool, int)) or isinstance(x, float) and math.isfinite(x) else str(x) for k, x in action.args.items()} if isinstance(action.args, dict) else str(action.args))
 
+# %% ../nbs/70d_serve_page.ipynb #bc1bdd5a
 class Watch:
     "An episode that a policy plays now."
     def __init__(self, desk:Server, spec:str, task, seed:int, play=player): # play: spec, maker of environments and catalogue -> `Player`
@@ -231,8 +233,9 @@ class Family:
 
     def watch(self, body:dict) -> dict:
         "Let a policy play a task."
-        task, number, seed = self.desk._task({k: x for k, x in body.items() if k in ('task', 'seed')})
-        if body.get('policy') not in self.policies: raise Refusal('bad_request', f"policy must be one of {', '.join(self.policies)}")
+        if extra := body.keys() - {'task', 'policy', 'seed'}: raise Refusal('bad_request', f'watch does not take {clean(min(extra)[:40])!r}; it takes task, policy and seed')
+        task, number, seed = self.desk._task(body)
+        if not isinstance(body.get('policy'), str) or body['policy'] not in self.policies: raise Refusal('bad_request', f"policy must be one of {', '.join(self.policies)}")
         spec = self.policies[body['policy']]
         if task.split == 'test' and spec in ('oracle', 'choice-oracle'): raise Refusal('bad_request', 'nobody is shown how a task of a final set is solved')
         with self._lock:
@@ -250,7 +253,7 @@ class Family:
         return self.watches[id].since(first)
 
     def episodes(self) -> dict:
-        "What was recorded; a number each."
+        "What was recorded."
         found = recordings(self.runs, self.desk._numbers)
         self._said |= {s['id']: s for s in found}
         return dict(episodes=[{k: x for k, x in s.items() if k not in ('path', 'key')} for s in found])
@@ -284,6 +287,7 @@ def _family_routes(family:Family, sockets:Sockets) -> list:
     return [Route('/tasks', tasks), Route('/sessions', open_, **post), Route('/sessions/{id}/{op}', ask, **post), Route('/sessions/{id}', r.close, methods=['DELETE']),
         Route('/watch', watch, **post), Route('/watch/{id}', since, **post), Route('/episodes', episodes), Route('/episodes/{id}', episode, **post)]
 
+# %% ../nbs/70d_serve_page.ipynb #6c337aa1
 def page(
     desks:dict[str, Server],              # name of a family -> its desk, first the one that programs use
     policies=('oracle', 'rule', 'random'), # who can be watched, as in stage 55

@@ -153,7 +153,7 @@ const extras = (w, moves, now, jump) => [h('details', { class: 'panel', open: in
 const percent = g => !g || !g.valid ? '–' : `${g.value > 0 ? '+' : ''}${g.value.toFixed(2)}`;
 const mark = ok => h('span', { class: ok == null ? 'dim' : ok ? 'good' : 'bad' }, ok == null ? '–' : ok ? '✓' : '✗');
 
-export function gradeView(r) {
+function gradeView(r) {
   const tone = r.success ? 'good' : !r.reward.valid ? '' : r.reward.value > 0 ? 'half' : 'bad', title = r.success ? 'end.success' : !r.reward.valid ? 'end.none' : ['partial_purchase', 'partial'].includes(r.reward.kind) || r.reward.value > 0 ? 'end.partial' : 'end.wrong';
   const grade = (label, g) => h('div', { class: 'grade' }, h('dt', {}, label), h('dd', { 'data-grade': label }, h('b', {}, percent(g)), ' ', h('span', { class: 'dim' }, g ? g.valid ? word('grade', g.kind) : t('end.notver') : '–')));
   const parts = [r.reward, r.native].map(g => g && g.parts.some(v => v.name) ? [...g.gates, ...g.parts] : []);

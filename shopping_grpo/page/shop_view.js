@@ -271,7 +271,7 @@ export const vouchersIn = text => [...(text ?? '').matchAll(/^([A-Z][A-Z0-9_-]{0
 
 function chatPanel(w, ctx) {
   const input = h('input', { name: 'ask', 'data-key': 'ask', 'aria-label': t('chat.words'), placeholder: t('chat.words'), required: true, maxlength: 400, autocomplete: 'off', disabled: !ctx.live });
-  return panel(t('chat'), 'chat', h('ol', { class: 'talk' }, w.chat.map(([who, text]) => h('li', { class: who }, h('span', { class: 'who' }, t(who === 'agent' ? ctx.live ? 'chat.you' : 'chat.agent' : 'chat.shopper')), h('p', { dir: 'auto' }, text)))),
+  return panel(t('chat'), 'chat', h('ol', { class: 'talk' }, w.chat.slice(1).map(([who, text]) => h('li', { class: who }, h('span', { class: 'who' }, t(who === 'agent' ? ctx.live ? 'chat.you' : 'chat.agent' : 'chat.shopper')), h('p', { dir: 'auto' }, text)))),
     w.legal.includes('ask_shopper') ? h('form', { class: 'bar', onsubmit: e => { e.preventDefault(); if (input.value.trim()) ctx.act(call('ask_shopper', { question: input.value.trim() })); } }, input, h('button', { type: 'submit', disabled: !ctx.live }, t('chat.send'))) : null);
 }
 
