@@ -169,24 +169,31 @@ def compare(runs:list[str]=typer.Argument(help='two or more evaluation runs: nam
 
 # %% ../nbs/91_cli.ipynb #b95c9814
 @app.command()
-def serve(env:str=typer.Option('shopsim', help='an environment'), size:str=typer.Option('', help='a folder in data/built; empty = the choice of the environment'),
+def serve(env:str=typer.Option('shopsim', help='an environment; several with commas are all on the page, and programs get the first'), size:str=typer.Option('', help='a folder in data/built; empty = the choice of the environment'),
     split:str=typer.Option('train', help='whose tasks'), purpose:str=typer.Option('train', help='what they are for: train, select or evaluate; split test only with evaluate'),
     shop:str=typer.Option('{}', help='options of the environment as JSON'), host:str=typer.Option('127.0.0.1', help='address to listen on'), port:int=typer.Option(5700, help='0 = any that is free'),
-    sessions:int=typer.Option(64, min=1, help='at a time'), idle:float=typer.Option(300, min=1, help='seconds after which an unused session is taken back')):
-    "Serve an environment by HTTP and WebSocket until told to end; see nbs/70_serve."
+    sessions:int=typer.Option(64, min=1, help='at a time'), idle:float=typer.Option(300, min=1, help='seconds after which an unused session is taken back'),
+    page:bool|None=typer.Option(None, help='the page to shop and to watch, which tells what was right when an episode is over; without a word, on this machine only'),
+    policies:str=typer.Option('oracle,rule,random', help='who can be watched on the page: scripted ones, endpoint:MODEL@URL, local:FOLDER')):
+    "Serve an environment by HTTP and WebSocket, with a page for the browser, until told to end; see nbs/70_serve and nbs/70d_serve_page."
     if not all(map(importlib.util.find_spec, EXTRAS['serve'])): raise core.DataError('the server needs its extra; run pip install -c constraints.txt -e ".[serve]"')
     from shopping_grpo.serve import open_desk
     from shopping_grpo.serve_http import LOOPBACK, listen, serve as serve_desk
     from shopping_grpo.serve_openenv import openenv
+    from shopping_grpo.serve_page import page as shop_page
     try: options = json.loads(shop)
     except ValueError: raise core.DataError(f'--shop {shop!r} is not JSON; give for example --shop \'{{"view": "brief"}}\'') from None
     if not isinstance(options, dict): raise core.DataError('--shop must be a JSON object of options')
+    first, *others = [e.strip() for e in env.split(',')]
     sock = listen(host, port)
-    if env == 'shopsim' and size in ('', 'tiny') and not (core.folder('data')/'built'/'tiny'/'tasks').exists(): run('05', ['size=tiny'], '')
-    desk = open_desk(env, size, split, purpose, options, capacity=sessions, idle=idle)
+    if 'shopsim' in (first, *others) and size in ('', 'tiny') and not (core.folder('data')/'built'/'tiny'/'tasks').exists(): run('05', ['size=tiny'], '')
+    how = dict(capacity=sessions, idle=idle)
+    desks = {first: open_desk(first, size, split, purpose, options, **how)} | {e: open_desk(e, '', split, purpose, {}, **how) for e in others}
+    desk, there = desks[first], host in LOOPBACK if page is None else page
     if host not in LOOPBACK: console.print(f'whoever reaches {host} can use this server: it asks nobody who they are', style='yellow', soft_wrap=True)
-    console.print(f"serving {env}, {len(desk.tasks)} {split} tasks, {sessions} sessions, at http://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}", style='green', markup=False, highlight=False, soft_wrap=True)
-    serve_desk(desk, sock, [openenv])
+    console.print(f"serving {first}, {len(desk.tasks)} {split} tasks, {sessions} sessions, at http://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}", style='green', markup=False, highlight=False, soft_wrap=True)
+    if there: console.print(f"open that address in a browser to shop{' in ' + ', '.join(desks) if others else ''} and to watch", style='dim', markup=False, highlight=False, soft_wrap=True)
+    serve_desk(desk, sock, [openenv, *[shop_page(desks, [p.strip() for p in policies.split(',') if p.strip()])] * there])
 
 # %% ../nbs/91_cli.ipynb #bbda8248
 def main():
