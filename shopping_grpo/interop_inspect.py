@@ -17,6 +17,7 @@ from inspect_ai.tool import ToolCallError, ToolInfo, ToolParams
 from inspect_ai.util import LimitExceededError
 from .env import Environment, Message, Outcome, ToolCall
 from .interop import Game
+from .rollout import episode_seed
 from .task import Task
 
 # %% ../nbs/71e_inspect.ipynb #85d47370
@@ -26,11 +27,12 @@ _LIMIT = dict(token='max_tokens', cost='max_tokens', time='max_time', working='m
 def shop(env:Environment, tasks:dict[str, Task], seed:int=0):
     "Plays the episode of a sample."
     async def solve(state, generate):
-        game = Game(copy.copy(env), tasks[state.sample_id], seed, policy=str(state.model))
+        task = tasks[state.sample_id]
+        game = Game(copy.copy(env), task, episode_seed(seed, task, state.epoch), policy=str(state.model))
         state.messages[-1].content = game.seen.text
         try: await _play(game, state)
         except LimitExceededError as e: game.leave(Outcome(_LIMIT.get(e.type, 'max_turns'))); raise
-        finally: state.metadata['episode'] = game.row
+        finally: state.metadata |= dict(episode=game.row, state=game.env.state_hash())
         return state
     return solve
 

@@ -191,11 +191,13 @@ def serve(
     desk:Server,
     sock:socket.socket,
     guests=(), # as in `make_app`
+    around=lambda app: app, # what is put around the app
+    more=(),                # further sockets to serve on
 ):
     "Serve until the process is told to end; what is under way is finished, and every session taken back."
     host, port = sock.getsockname()[:2]
-    app = make_app(desk, ('127.0.0.1', 'localhost') if host in LOOPBACK and ':' not in host else ('*',), guests=guests)
+    app = around(make_app(desk, ('127.0.0.1', 'localhost') if host in LOOPBACK and ':' not in host else ('*',), guests=guests))
     quiet = min(20, desk.idle) # seconds: between the pings of a socket and for their answers, and for a connection to get on
     config = uvicorn.Config(app, http=type('Timed', (Connection,), dict(quiet=quiet)), ws='websockets-sansio', ws_max_size=MAX_BODY, ws_ping_interval=quiet, ws_ping_timeout=quiet, ws_per_message_deflate=False, loop='asyncio', lifespan='on',
         log_level='warning', access_log=False, server_header=False, limit_concurrency=4 * desk.capacity + 256, timeout_keep_alive=round(max(quiet, 5)), timeout_graceful_shutdown=5, proxy_headers=False)
-    with sock: uvicorn.Server(config).run(sockets=[sock])
+    with sock: uvicorn.Server(config).run(sockets=[sock, *more])
