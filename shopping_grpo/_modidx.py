@@ -3758,6 +3758,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                'shopping_grpo/serve_openenv.py'),
                                              'shopping_grpo.serve_openenv.openenv': ( 'serve_openenv.html#openenv',
                                                                                       'shopping_grpo/serve_openenv.py'),
+                                             'shopping_grpo.serve_openenv.root_app': ( 'serve_openenv.html#root_app',
+                                                                                       'shopping_grpo/serve_openenv.py'),
                                              'shopping_grpo.serve_openenv.schemas': ( 'serve_openenv.html#schemas',
                                                                                       'shopping_grpo/serve_openenv.py')},
             'shopping_grpo.serve_shopsim': { 'shopping_grpo.serve_shopsim.ShopAgent': ( 'serve_shopsim.html#shopagent',
