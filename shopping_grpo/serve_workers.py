@@ -7,7 +7,7 @@ __all__ = ['Colleague', 'office', 'Relay', 'listen_shared', 'serve_team']
 
 # %% ../nbs/70f_serve_workers.ipynb #63213365
 "One address, several processes."
-import asyncio, contextlib, fcntl, hashlib, http.client, json, multiprocessing, os, re, signal, socket, tempfile, threading, time
+import asyncio, contextlib, fcntl, hashlib, http.client, json, multiprocessing, os, re, signal, socket, sys, tempfile, threading, time
 from collections import Counter
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -169,6 +169,7 @@ def serve_team(
     ready=lambda: None,      # called when all of them serve
 ):
     "Serve with several processes until told to end."
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)) # uvicorn raises it again when it has finished
     with office(workers) as place:
         start = lambda i: multiprocessing.get_context('spawn').Process(target=_work, args=(place, i, workers, sock.getsockname(), how, guests), daemon=True)
         team, over = {i: start(i) for i in range(1, workers)}, threading.Event()
