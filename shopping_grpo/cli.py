@@ -9,6 +9,7 @@ __all__ = ['app', 'data', 'console', 'EXTRAS', 'checks', 'doctor', 'run', 'build
 # %% ../nbs/91_cli.ipynb #d6539e1e
 "The command line `shopping-grpo`."
 import contextlib, importlib.metadata, importlib.util, json, os, platform, re, shutil, subprocess, sys, tempfile
+from functools import partial
 from pathlib import Path
 import typer
 from rich.console import Console
@@ -186,11 +187,11 @@ def serve(env:str=typer.Option('shopsim', help='an environment'), size:str=typer
     if not isinstance(options, dict): raise core.DataError('--shop must be a JSON object of options')
     sock = listen(host, port) if workers == 1 else listen_shared(host, port)
     if env == 'shopsim' and size in ('', 'tiny') and not (core.folder('data')/'built'/'tiny'/'tasks').exists(): run('05', ['size=tiny'], '')
-    how = dict(env=env, size=size, split=split, purpose=purpose, shop=options, capacity=sessions, idle=idle)
-    desk, guests = open_desk(**how), [openenv, shop_agent, *_mcp()]
+    make = partial(open_desk, env, size, split, purpose, options, capacity=sessions, idle=idle)
+    desk, guests = make(), [openenv, shop_agent, *_mcp()]
     if host not in LOOPBACK: console.print(f'whoever reaches {host} can use this server: it asks nobody who they are', style='yellow', soft_wrap=True)
     ready = lambda: console.print(f"serving {env}, {len(desk.tasks)} {split} tasks, {sessions} sessions, at http://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}", style='green', markup=False, highlight=False, soft_wrap=True)
-    if workers > 1: return serve_team(desk, sock, workers, how, guests, ready)
+    if workers > 1: return serve_team(desk, sock, workers, make, guests, ready)
     ready()
     serve_desk(desk, sock, guests)
 

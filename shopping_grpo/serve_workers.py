@@ -14,7 +14,7 @@ from pathlib import Path
 import anyio, numpy as np
 from starlette.responses import PlainTextResponse, Response
 from .core import DataError
-from .serve import Refusal, Server, open_desk
+from .serve import Refusal, Server
 from .serve_http import BODY_SECONDS, MAX_BODY, STATUSES, answer, listen, problem, serve
 
 # %% ../nbs/70f_serve_workers.ipynb #42486236
@@ -150,10 +150,10 @@ def _serve_one(desk:Colleague, sock, guests):
     private.bind(str(path)); private.listen(128)
     with private: serve(desk, sock, guests, lambda app: Relay(app, desk), [private])
 
-def _work(place, me, workers, at, how, guests): # the whole life of a further worker
+def _work(place, me, workers, at, make, guests): # the whole life of a further worker
     def orphaned(): wait([multiprocessing.parent_process().sentinel]); os.kill(os.getpid(), signal.SIGTERM)
     threading.Thread(target=orphaned, daemon=True).start()
-    desk = open_desk(**how)
+    desk = make()
     sock = socket.socket(socket.AF_INET6 if ':' in at[0] else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     sock.bind(at); sock.listen(512)
@@ -164,14 +164,14 @@ def serve_team(
     desk:Server,             # of this process
     sock:socket.socket,      # of `listen_shared`
     workers:int,
-    how:dict,                # arguments of `open_desk`, for the others
+    make,                    # makes the desk of each of the others; a function of a module, or a `functools.partial` of one
     guests=(),               # as in `make_app`; functions of modules
     ready=lambda: None,      # called when all of them serve
 ):
     "Serve with several processes until told to end."
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)) # uvicorn raises it again when it has finished
     with office(workers) as place:
-        start = lambda i: multiprocessing.get_context('spawn').Process(target=_work, args=(place, i, workers, sock.getsockname(), how, guests), daemon=True)
+        start = lambda i: multiprocessing.get_context('spawn').Process(target=_work, args=(place, i, workers, sock.getsockname(), make, guests), daemon=True)
         team, over = {i: start(i) for i in range(1, workers)}, threading.Event()
         for p in team.values(): p.start()
         while not all((Path(place)/f'{i}.sock').exists() for i in team):
