@@ -3709,6 +3709,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                           'shopping_grpo.serve_http.Routes': ('serve_http.html#routes', 'shopping_grpo/serve_http.py'),
                                           'shopping_grpo.serve_http.Routes.__init__': ( 'serve_http.html#routes.__init__',
                                                                                         'shopping_grpo/serve_http.py'),
+                                          'shopping_grpo.serve_http.Routes._timed': ( 'serve_http.html#routes._timed',
+                                                                                      'shopping_grpo/serve_http.py'),
                                           'shopping_grpo.serve_http.Routes.about': ( 'serve_http.html#routes.about',
                                                                                      'shopping_grpo/serve_http.py'),
                                           'shopping_grpo.serve_http.Routes.ask': ( 'serve_http.html#routes.ask',
