@@ -278,3 +278,22 @@ def test_an_mcp_ticket_opens_nothing_else(shopsim):
             with pytest.raises(ServerError, match='no_session'): two._fetch('POST', where, {})
             two._held = two_
         one.close(); two.close()
+
+
+def test_trl_trains_without_our_trainer(tmp_path):
+    "TRL's own trainer, its generation and its tool loop: what it logs as reward is the mean of the grades."
+    need('trl', 'torch')
+    from toyshop import toy_model
+    from trl import GRPOConfig, GRPOTrainer
+    from shopping_grpo.grpo_trl import readable
+    from shopping_grpo.interop_trl import rows, shops
+    from shopping_grpo.toy import Toy, toy_tasks
+    model, template = toy_model()
+    model.config.use_cache = True
+    args = GRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, per_device_train_batch_size=8, num_generations=4, max_completion_length=160, generation_kwargs=dict(max_new_tokens=24), max_tool_calling_iterations=4,
+        max_steps=1, logging_steps=1, save_strategy='no', report_to=[], disable_tqdm=True)
+    t = GRPOTrainer(model=model, args=args, train_dataset=rows(toy_tasks()), processing_class=readable(template.tokenizer), environment_factory=shops(Toy, toy_tasks()))
+    t.train()
+    grades = [e._row['reward'] for e in t.environments]
+    assert len(grades) == 8 and all(g['valid'] for g in grades) and sum(e._row['n_steps'] for e in t.environments) > 0
+    assert abs(t.state.log_history[0]['reward'] - sum(g['value'] for g in grades) / 8) < 1e-6
