@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['app', 'data', 'console', 'EXTRAS', 'checks', 'doctor', 'run', 'build', 'verify', 'import_data', 'reproduce', 'audit',
-           'report', 'play', 'compare', 'serve', 'main']
+           'report', 'play', 'compare', 'serve', 'mcp', 'main']
 
 # %% ../nbs/91_cli.ipynb #d6539e1e
 "The command line `shopping-grpo`."
 import contextlib, importlib.metadata, importlib.util, json, os, platform, re, shutil, subprocess, sys, tempfile
+from functools import partial
 from pathlib import Path
 import typer
 from rich.console import Console
@@ -173,27 +174,56 @@ def serve(env:str=typer.Option('shopsim', help='an environment; several with com
     split:str=typer.Option('train', help='whose tasks'), purpose:str=typer.Option('train', help='what they are for: train, select or evaluate; split test only with evaluate'),
     shop:str=typer.Option('{}', help='options of the environment as JSON'), host:str=typer.Option('127.0.0.1', help='address to listen on'), port:int=typer.Option(5700, help='0 = any that is free'),
     sessions:int=typer.Option(64, min=1, help='at a time'), idle:float=typer.Option(300, min=1, help='seconds after which an unused session is taken back'),
-    page:bool|None=typer.Option(None, help='the page to shop and to watch, which tells what was right when an episode is over; without a word, on this machine only'),
-    policies:str=typer.Option('oracle,rule,random', help='who can be watched on the page: scripted ones, endpoint:MODEL@URL, local:FOLDER')):
+    page:bool|None=typer.Option(None, help='the page to shop and to watch, which tells what was right when an episode is over; without a word, on this machine only, by one worker'),
+    policies:str=typer.Option('oracle,rule,random', help='who can be watched on the page: scripted ones, endpoint:MODEL@URL, local:FOLDER'),
+    workers:int=typer.Option(1, min=1, max=250, help='processes; all of them read one catalogue')):
     "Serve an environment by HTTP and WebSocket, with a page for the browser, until told to end; see nbs/70_serve and nbs/70d_serve_page."
+    if workers > 1 and page: raise core.DataError('the page is served by one worker; leave --workers or --page out')
     if not all(map(importlib.util.find_spec, EXTRAS['serve'])): raise core.DataError('the server needs its extra; run pip install -c constraints.txt -e ".[serve]"')
     from shopping_grpo.serve import open_desk
     from shopping_grpo.serve_http import LOOPBACK, listen, serve as serve_desk
     from shopping_grpo.serve_openenv import openenv
     from shopping_grpo.serve_page import page as shop_page
+    from shopping_grpo.serve_shopsim import shop_agent
+    from shopping_grpo.serve_workers import listen_shared, serve_team
     try: options = json.loads(shop)
     except ValueError: raise core.DataError(f'--shop {shop!r} is not JSON; give for example --shop \'{{"view": "brief"}}\'') from None
     if not isinstance(options, dict): raise core.DataError('--shop must be a JSON object of options')
     first, *others = [e.strip() for e in env.split(',')]
-    sock = listen(host, port)
+    if workers > 1 and others: raise core.DataError(f'several environments are for the page, which one worker serves; leave --workers out, or serve {first} alone')
+    sock = listen(host, port) if workers == 1 else listen_shared(host, port)
     if 'shopsim' in (first, *others) and size in ('', 'tiny') and not (core.folder('data')/'built'/'tiny'/'tasks').exists(): run('05', ['size=tiny'], '')
-    how = dict(capacity=sessions, idle=idle)
-    desks = {first: open_desk(first, size, split, purpose, options, **how)} | {e: open_desk(e, '', split, purpose, {}, **how) for e in others}
-    desk, there = desks[first], host in LOOPBACK if page is None else page
+    make = partial(open_desk, first, size, split, purpose, options, capacity=sessions, idle=idle)
+    desk, guests = make(), [openenv, shop_agent, *_mcp()]
     if host not in LOOPBACK: console.print(f'whoever reaches {host} can use this server: it asks nobody who they are', style='yellow', soft_wrap=True)
-    console.print(f"serving {first}, {len(desk.tasks)} {split} tasks, {sessions} sessions, at http://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}", style='green', markup=False, highlight=False, soft_wrap=True)
-    if there: console.print(f"open that address in a browser to shop{' in ' + ', '.join(desks) if others else ''} and to watch", style='dim', markup=False, highlight=False, soft_wrap=True)
-    serve_desk(desk, sock, [openenv, *[shop_page(desks, [p.strip() for p in policies.split(',') if p.strip()])] * there])
+    ready = lambda: console.print(f"serving {first}, {len(desk.tasks)} {split} tasks, {sessions} sessions, at http://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}", style='green', markup=False, highlight=False, soft_wrap=True)
+    if workers > 1: return serve_team(desk, sock, workers, make, guests, ready)
+    ready()
+    if (host in LOOPBACK if page is None else page):
+        desks = {first: desk} | {e: open_desk(e, '', split, purpose, {}, capacity=sessions, idle=idle) for e in others}
+        guests.append(shop_page(desks, [p.strip() for p in policies.split(',') if p.strip()]))
+        console.print(f"open that address in a browser to shop{' in ' + ', '.join(desks) if others else ''} and to watch", style='dim', markup=False, highlight=False, soft_wrap=True)
+    serve_desk(desk, sock, guests)
+
+def _mcp() -> list: # where it is installed
+    if importlib.util.find_spec('mcp') is None: return []
+    from shopping_grpo.interop_mcp import mcp
+    return [mcp]
+
+# %% ../nbs/91_cli.ipynb #8f3d81d5
+@app.command()
+def mcp(env:str=typer.Option('shopsim', help='an environment'), size:str=typer.Option('', help='a folder in data/built; empty = the choice of the environment'),
+    split:str=typer.Option('train', help='whose tasks'), purpose:str=typer.Option('train', help='what they are for: train, select or evaluate'),
+    task:str=typer.Option('0', help='number or key of the task'), seed:int=typer.Option(0), out:Path=typer.Option(None, help='a file for the graded episode')):
+    "Serve one episode by the Model Context Protocol on stdin and stdout; see nbs/71b_mcp."
+    if importlib.util.find_spec('mcp') is None: raise core.DataError('this needs its extra; run pip install -c constraints.txt -e ".[mcp]"')
+    from shopping_grpo.interop import choose
+    from shopping_grpo.interop_mcp import play_stdio
+    from shopping_grpo.serve import open_desk
+    desk = open_desk(env, size, split, purpose)
+    row = play_stdio(desk.env, choose(desk.tasks, int(task) if task.isdecimal() and len(task) < 9 else task), seed)
+    if out: core.atomic_write(out, json.dumps(row, ensure_ascii=False))
+    Console(stderr=True).print(f"{row['outcome']}, reward {row['reward']['value']}, {row['n_steps']} steps", soft_wrap=True)
 
 # %% ../nbs/91_cli.ipynb #bbda8248
 def main():

@@ -68,7 +68,7 @@ class Session:
             if n == self.n: raise Refusal('conflict', f'request {n} was another one')
             if n != self.n + 1: raise Refusal('order', f'request {self.n + 1} comes next')
         reply = do(body)
-        self.n, self.mark, self.reply = self.n + 1, mark, reply
+        self.n, self.mark, self.reply = self.n + (n is not None), mark, reply
         return reply, False
 
     def begin(self, task:Task, number:int, seed:int) -> dict:
