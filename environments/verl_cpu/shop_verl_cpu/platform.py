@@ -1,5 +1,5 @@
 """A CPU as a platform of verl. It registers by verl's own hook when VERL_USE_EXTERNAL_MODULES names this module, and mends what asks for an accelerator in three places."""
-import contextlib, importlib, os, resource, sys, types
+import contextlib, importlib, os, resource, socket, sys, time, types
 from contextlib import contextmanager
 import torch
 import torch.distributed as dist
@@ -82,4 +82,27 @@ def no_value_head():
     except ImportError: sys.modules['trl.experimental.ppo'] = types.SimpleNamespace(AutoModelForCausalLMWithValueHead=type('AutoModelForCausalLMWithValueHead', (torch.nn.Module,), {}))
 
 
-one_backend(); no_pinned_memory(); no_value_head()
+def patience(seconds=600):
+    """Ray gives its own processes a quarter of a minute to say which ports they took, and half a minute to come up: not enough on a busy machine. So ports are chosen here, and the driver waits longer."""
+    from ray._private import parameter, services
+    first, select = services.get_node, parameter.RayParams.update_pre_selected_port
+    def wait(*args, **how):
+        end = time.monotonic() + seconds
+        while True:
+            try: return first(*args, **how)
+            except RuntimeError:
+                if time.monotonic() > end: raise
+                time.sleep(1)
+    def choose(self):
+        open_ports = [socket.socket() for _ in PORTS]
+        for name, s in zip(PORTS, open_ports):
+            s.bind(('127.0.0.1', 0))
+            if not getattr(self, name): setattr(self, name, s.getsockname()[1])
+        for s in open_ports: s.close()
+        return select(self)
+    services.get_node, parameter.RayParams.update_pre_selected_port = wait, choose
+
+PORTS = ('metrics_agent_port', 'metrics_export_port', 'dashboard_agent_listen_port', 'runtime_env_agent_port')
+
+
+patience(); one_backend(); no_pinned_memory(); no_value_head()
