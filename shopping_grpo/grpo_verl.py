@@ -143,8 +143,8 @@ def command(folder, recipe:Recipe, profile:Profile, validated:bool, save_every:i
 
 def surroundings(profile:Profile) -> dict[str, str]:
     "Variables that all processes of a run inherit."
-    paths = [str(Path(shopping_grpo.__file__).parents[1])] + [str(root()/profile.rig)] * bool(profile.rig) + [p for p in [os.environ.get('PYTHONPATH')] if p]
-    return profile.env | dict(PYTHONPATH=os.pathsep.join(paths), VERL_USE_EXTERNAL_MODULES=','.join([*profile.modules, 'shopping_grpo.verl_train']), RAY_USAGE_STATS_ENABLED='0', VLLM_NO_USAGE_STATS='1', HF_HUB_OFFLINE='1')
+    paths = [str(Path(shopping_grpo.__file__).parents[1])] + [str(Path(shopping_grpo.__file__).parents[1]/profile.rig)] * bool(profile.rig) + [p for p in [os.environ.get('PYTHONPATH')] if p]
+    return profile.env | dict(PYTHONPATH=os.pathsep.join(paths), SHOPPING_GRPO_ROOT=str(root().resolve()), VERL_USE_EXTERNAL_MODULES=','.join([*profile.modules, 'shopping_grpo.verl_train']), RAY_USAGE_STATS_ENABLED='0', VLLM_NO_USAGE_STATS='1', HF_HUB_OFFLINE='1')
 
 # %% ../nbs/42_verl.ipynb #d195e3c4
 def versions(names, exe:str) -> dict[str, str|None]:
@@ -217,21 +217,22 @@ def checkpoint(folder, step:int) -> Path:
     "Where verl put the weights of a step."
     return Path(folder)/'checkpoints'/f'global_step_{step}'/'actor'/'huggingface'
 
-def take_weights(model, where):
-    "Load weights that verl wrote; raises `PolicyError` where some are missing, or nothing has changed."
+def take_weights(model, where,
+    changed:bool=True): # whether there was an update
+    "Load weights that verl wrote; raises `PolicyError` where some are missing, or are what they were in spite of updates."
     files = sorted(Path(where).glob('*.safetensors'))
     if not files: raise PolicyError(f"verl wrote no weights to {where}; look at its log")
     state, old = {k: v for f in files for k, v in load_file(f).items()}, {k: v.clone() for k, v in model.state_dict().items()}
     lost = set(model.load_state_dict(state, strict=False).missing_keys) - ({'lm_head.weight'} if getattr(model.config, 'tie_word_embeddings', False) else set())
     if lost: raise PolicyError(f"{where} has no {sorted(lost)[0]}; the checkpoint is not of this model")
-    if all(torch.equal(v, old[k]) for k, v in model.state_dict().items()): raise PolicyError(f"the weights of {where} are those of the model from before: nothing was learnt, or the export is wrong")
+    if changed and all(torch.equal(v, old[k]) for k, v in model.state_dict().items()): raise PolicyError(f"the weights of {where} are those of the model from before: nothing was learnt, or the export is wrong")
 
 # %% ../nbs/42_verl.ipynb #29dc7534
 class Watch:
     "A run of verl as it is seen from here, with `step`, `history`, `best` and `stopped`."
     def __init__(self, job:Job, model, template, path, log, after):
         self.job, self.model, self.template, self.path, self.log, self.after = job, model, template, Path(path), log, after
-        self.step, self.history, self.best, self.stopped = 0, [], None, ''
+        self.step, self.history, self.best, self.stopped, self.trained = 0, [], None, '', 0 # `trained`: episodes that were in an update
 
     def catch_up(self) -> bool: # whether there was a new line
         "Take over what the run has told since."
@@ -241,6 +242,7 @@ class Watch:
 
     def _take(self, row):
         step, self.stopped = row.pop('step'), row.pop('stopped', '')
+        self.trained += row.get('trained', 0)
         if 'val_success' in row and (best := choose(self.best, dict(success=row['val_success'], reward=row['val_reward'], turns=row['val_turns'], scored=row['val_scored'], errors=row['val_errors']), step)): self._keep(best)
         self.log(step, **row)
         if step == 0: return
@@ -252,7 +254,7 @@ class Watch:
         self.best, where = best, checkpoint(self.job.folder, best['step'])
         if best['step'] and not where.exists(): return # of an earlier sitting; the folder is there already
         kept = copy.deepcopy(self.model)
-        if best['step']: take_weights(kept, where)
+        if best['step']: take_weights(kept, where, self.trained > 0)
         LanguageModel('best', kept, self.template.tokenizer).save(self.path/'best')
 
 # %% ../nbs/42_verl.ipynb #1b78cc3e
@@ -321,5 +323,5 @@ def fit(model, template, env_factory, tasks, validation, recipe:Recipe, path,
     watch = Watch(job, model, template, path, log, after)
     watch.catch_up()
     if watch.step < recipe.steps and not watch.stopped: follow(command(job.folder, recipe, machine, bool(validation), save_every), surroundings(machine), watch, machine)
-    if (last := checkpoint(job.folder, watch.step)).exists(): take_weights(model, last)
+    if (last := checkpoint(job.folder, watch.step)).exists(): take_weights(model, last, watch.trained > 0)
     return watch

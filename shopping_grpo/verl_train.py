@@ -68,7 +68,7 @@ class PacedAdamW(torch.optim.AdamW):
 
 # %% ../nbs/42b_verl_train.ipynb #d20490a4
 NAMES = {'actor/pg_loss': 'loss', 'actor/entropy': 'entropy', 'actor/kl_loss': 'kl', 'kl_loss': 'kl', 'actor/grad_norm': 'grad_norm', 'actor/pg_clipfrac': 'clipped', 'rollout_corr/kl': 'rollout_kl', 'training/rollout_probs_diff_mean': 'mismatch',
-    'training/rollout_actor_probs_pearson_corr': 'pearson', 'timing_s/step': 'step_s', 'timing_s/gen': 'play_s', 'timing_s/update_actor': 'update_s', 'timing_s/update_weights': 'sync_s', 'perf/cpu_memory_used_gb': 'memory_gib'}
+    'training/rollout_actor_probs_pearson_corr': 'pearson', 'timing_s/step': 'step_s', 'timing_s/gen': 'play_s', 'timing_s/update_actor': 'update_s', 'timing_s/update_weights': 'sync_s', 'perf/cpu_memory_used_gb': 'machine_gib'}
 
 def renamed(metrics:dict) -> dict: # plain numbers; None where not finite
     "Numbers of verl by our names."
@@ -104,15 +104,15 @@ class ShopSteps:
         from tensordict import TensorDict
         batch = super()._compute_advantage(batch, metrics)
         told = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=['response_mask', 'extra_fields'])
-        rows = {k: json.loads(e['episode']) for k, t, e in zip(batch.keys, batch.tags, list(told['extra_fields'])) if not t.get('is_padding')}
+        rows = {k: json.loads(getattr(e, 'data', e)['episode']) for k, t, e in zip(batch.keys, batch.tags, list(told['extra_fields'])) if not t.get('is_padding')}
         worth, self.seen = compare(rows, {k: k.split('_')[0] for k in rows}, self.job.recipe)
-        sizes = told['response_mask'].offsets().diff().tolist()
-        each = [worth.get(k, ([0.0] * n, [0] * n)) for k, n in zip(batch.keys, sizes, strict=True)]
+        self._say('rollouts.jsonl', *(dict(r, step=self.global_steps) for r in rows.values()))
+        each = [worth.get(k, ([0.0] * len(m), [0] * len(m))) for k, m in zip(batch.keys, told['response_mask'].unbind(), strict=True)]
         share = len(each) / max(1, self.seen['trained']) if self.job.recipe.rule.mean != 'token' else 1.0 # verl's mean counts sequences that are not trained on
         nested = lambda xs: torch.nested.as_nested_tensor([torch.tensor(x) for x in xs], layout=torch.jagged)
         value, mask = nested([[a * share for a in adv] for adv, _ in each]), nested([m for _, m in each])
-        self._say('rollouts.jsonl', *(dict(r, step=self.global_steps) for r in rows.values()))
-        return tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=TensorDict(dict(advantages=value, returns=value, response_mask=mask, loss_mask=mask), batch_size=len(each)))
+        masks = dict(response_mask=mask, loss_mask=mask) if self.seen['trained'] else {} # verl's tables want a token, and there is no update
+        return tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=TensorDict(dict(advantages=value, returns=value) | masks, batch_size=len(each)))
 
     def _update_actor(self, batch, metrics):
         return super()._update_actor(batch, metrics) if self.seen['trained'] else batch

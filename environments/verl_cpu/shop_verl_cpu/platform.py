@@ -83,26 +83,27 @@ def no_value_head():
 
 
 def patience(seconds=600):
-    """Ray gives its own processes a quarter of a minute to say which ports they took, and half a minute to come up: not enough on a busy machine. So ports are chosen here, and the driver waits longer."""
-    from ray._private import parameter, services
-    first, select = services.get_node, parameter.RayParams.update_pre_selected_port
+    """Ray gives its own processes a quarter of a minute to say which ports they took, and half a minute to come up: not enough on a busy machine. So it is told the ports beforehand, does without its dashboard, and the driver waits longer."""
+    import ray._private.utils
+    from ray._private import node, services
+    from ray._raylet import persist_port
+    look, start = services.get_node, node.Node.start_ray_processes
     def wait(*args, **how):
         end = time.monotonic() + seconds
         while True:
-            try: return first(*args, **how)
+            try: return look(*args, **how)
             except RuntimeError:
                 if time.monotonic() > end: raise
                 time.sleep(1)
-    def choose(self):
-        open_ports = [socket.socket() for _ in PORTS]
-        for name, s in zip(PORTS, open_ports):
+    def told(self):
+        with socket.socket() as s:
             s.bind(('127.0.0.1', 0))
-            if not getattr(self, name): setattr(self, name, s.getsockname()[1])
-        for s in open_ports: s.close()
-        return select(self)
-    services.get_node, parameter.RayParams.update_pre_selected_port = wait, choose
-
-PORTS = ('metrics_agent_port', 'metrics_export_port', 'dashboard_agent_listen_port', 'runtime_env_agent_port')
+            self._ray_params.runtime_env_agent_port = s.getsockname()[1]
+        ports = dict(metrics_agent_port=-1, metrics_export_port=-1, dashboard_agent_listen_port=-1, runtime_env_agent_port=self._ray_params.runtime_env_agent_port)
+        for name, port in ports.items(): persist_port(self._session_dir, self._node_id, name, port)
+        return start(self)
+    ray._private.utils.get_dashboard_dependency_error = lambda: ImportError('there is no dashboard here')
+    services.get_node, node.Node.start_ray_processes = wait, told
 
 
 patience(); one_backend(); no_pinned_memory(); no_value_head()
