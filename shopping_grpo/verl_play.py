@@ -7,7 +7,7 @@ __all__ = ['spell', 'build', 'Job', 'read_job', 'Place', 'place', 'converse', 'f
 
 # %% ../nbs/42a_verl_play.ipynb #a215def9
 "Our environments as an agent loop of verl."
-import copy, json, time
+import copy, json, math, time
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from importlib import import_module
@@ -104,13 +104,13 @@ async def converse(
             seat.hear(game.send(seat.take()).text)
     except StopIteration as end: return end.value
 
-# %% ../nbs/42a_verl_play.ipynb #ccb5b4ab
-def facts(row:dict, paid) -> dict: # numbers; what does not exist is left out
+# %% ../nbs/42a_verl_play.ipynb #b96d00cf
+def facts(row:dict, paid) -> dict: # the same keys for all; NaN where there is no reward
     "What an episode shows, for verl's tables."
-    reward = row['reward']
-    out = dict(success=float(row['success']), valid=float(reward['valid']), turns=row['n_steps'], refused=row['guard_rejections'], cut=float(row['outcome'] == 'max_tokens'))
-    parts = {f'part_{k}': float(v) for k, v in (reward['parts'] | reward['gates']).items() if v is not None}
-    return out | (dict(value=float(reward['value']), paid=float(paid)) | parts if reward['valid'] else {})
+    reward, there = row['reward'], row['reward']['valid']
+    parts = {str(k): v for k, v in (reward['parts'] | reward['gates']).items()}
+    return dict(success=float(row['success']), valid=float(there), value=float(reward['value']) if there else math.nan, paid=float(paid) if there else math.nan,
+        turns=row['n_steps'], refused=row['guard_rejections'], cut=float(row['outcome'] == 'max_tokens'), outcome=row['outcome'], parts=parts)
 
 def slim(row:dict) -> str: # JSON
     "An episode without its tokens; `sizes`: how many a step was told, and how many it wrote."
