@@ -425,7 +425,7 @@ def test_the_stage_with_a_model_is_resumed_and_finishes(server, tmp_path, monkey
         return json.dumps(dict(criteria=[dict(id=i, status='unknown', evidence=[], reason='x') for i in open_ids.split(', ') if i.startswith('r0')], dimensions={d: dict(score=body['seed'] % 3, evidence=some, reason='x') for d in DIMENSIONS}, errors=dict(primary=None, secondary=[], evidence=[]), diagnosis='x'))
     server.brain = brain
     given = {'runs': 'four-*', 'judge': f'scripted@http://127.0.0.1:{server.server_port}/v1', 'repeats': 2, 'options': {'tries': 1}, 'name': 'modelled'}
-    with pytest.raises(ShopError, match='PolicyError: .* no answer'): run_stage('56', given, quiet=True)
+    with pytest.raises(ShopError, match='PolicyError: no answer'): run_stage('56', given, quiet=True)
     first = len(server.seen)
     run_stage('56', given, quiet=True)
     where = tmp_path/'runs'/'judge'/'modelled'
