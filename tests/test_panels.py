@@ -17,7 +17,8 @@ from shopping_grpo.request import Requests
 from shopping_grpo.rollout import rollout
 from shopping_grpo.store import Run
 from shopping_grpo.task import family, make_sheet, write_sheet
-from test_report import Browser, Page, browser, page, unpack
+from browser import browser # noqa: F401, the fixture
+from test_report import Page, page, unpack
 
 DIMENSIONS = ('search_strategy', 'candidate_utilization', 'evidence_verification', 'decision_quality', 'termination_efficiency')
 N, IDLE = 36, ('do-nothing',) # the one trivial agent; the others are policies
