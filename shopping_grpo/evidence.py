@@ -18,9 +18,10 @@ from .core import DataError, atomic_write
 from .eval import Interval, bootstrap, caveat, holm, mcnemar, wilson
 from .events import panel_frame
 from .tally import eval_frame, in_size
+from .verdict import DIMENSIONS, STATUSES as MEANING
 
 # %% ../nbs/60d_panels.ipynb #98455367
-STATUSES = ('satisfied', 'violated', 'unknown', 'not_applicable')
+STATUSES = tuple(MEANING)
 
 def read_verdicts(path) -> list[dict]:
     "The lines of `verdicts.jsonl` of stage 56; raises `DataError` when there is none."
@@ -109,8 +110,7 @@ _FLAGS = ('success', 'committed', 'repetition.loop', 'all_hard') # 0 or 1 in eve
 # %% ../nbs/60d_panels.ipynb #7e9352c0
 def dimensions_of(table:pd.DataFrame) -> list[str]: # columns `dim.NAME`
     "The judged dimensions that some episode has."
-    first = ('search_strategy', 'candidate_utilization', 'evidence_verification', 'decision_quality', 'termination_efficiency')
-    place = {f'dim.{k}': n for n, k in enumerate(first)}
+    place = {f'dim.{k}': n for n, k in enumerate(DIMENSIONS)}
     return sorted((c for c in table if c.startswith('dim.')), key=lambda c: (place.get(c, len(place)), c))
 
 def measures(table:pd.DataFrame) -> list[Measure]:
