@@ -196,7 +196,7 @@ def test_tag_escapes_children_and_attributes():
 
 def test_the_assets_are_in_the_package():
     patterns = tomllib.loads((ROOT/'pyproject.toml').read_text())['tool']['setuptools']['package-data']['shopping_grpo']
-    assert all(any(fnmatch.fnmatch(f'assets/{p.name}', x) for x in patterns) for p in ASSETS.iterdir()) and len(list(ASSETS.iterdir())) == 3
+    assert all(any(fnmatch.fnmatch(f'assets/{p.name}', x) for x in patterns) for p in ASSETS.iterdir()) and len(list(ASSETS.iterdir())) == 4
 
 
 def luminance(colour):

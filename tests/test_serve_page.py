@@ -8,6 +8,7 @@ import uvicorn
 from browser import browser # noqa: F401, the fixture
 from talkfiles import shop # noqa: F401, the fixture
 from shopping_grpo.catalog import Product, Variant
+from shopping_grpo.core import DataError
 from shopping_grpo.envs.ecomrlve import EcomRLVE
 from shopping_grpo.envs.ecomrlve_goals import aim_of as talk_aim
 from shopping_grpo.envs.shoppingbench import ShoppingBench
@@ -417,8 +418,10 @@ def test_the_page_is_for_this_machine(monkeypatch, site):
     monkeypatch.setattr('shopping_grpo.serve.open_desk', lambda env, *_, **how: site['desks'][env])
     monkeypatch.setattr('shopping_grpo.serve_http.listen', lambda host, port: listen('127.0.0.1', 0))
     monkeypatch.setattr('shopping_grpo.serve_http.serve', lambda desk, sock, guests: (sock.close(), got.append((desk is site['desks']['webshop'], len(guests)))))
-    for host, there in (('127.0.0.1', None), ('0.0.0.0', None), ('0.0.0.0', True), ('127.0.0.1', False)): cli.serve('webshop,shopsim', 'any', 'train', 'train', '{}', host, 0, 4, 60, there, 'rule')
-    assert got == [(True, 2), (True, 1), (True, 2), (True, 1)]
+    for host, there in (('127.0.0.1', None), ('0.0.0.0', None), ('0.0.0.0', True), ('127.0.0.1', False)): cli.serve('webshop,shopsim', 'any', 'train', 'train', '{}', host, 0, 4, 60, there, 'rule', 1)
+    n = got[1][1] # guests besides the page
+    assert got == [(True, n + 1), (True, n), (True, n + 1), (True, n)]
+    with pytest.raises(DataError, match='one worker'): cli.serve('webshop', 'any', 'train', 'train', '{}', '127.0.0.1', 0, 4, 60, True, 'rule', 2)
 
 
 def test_a_policy_that_breaks_is_told(tiny, tiny_engine):
