@@ -218,6 +218,22 @@ def test_ids_nobody_showed(shop):
         assert run(brief, t, script_of(shop, t)).kind == 'success'
 
 
+def test_orders_by_their_place(shop):
+    "In the view `brief` an order may be called by its place in the list: for both grades the same as by its number, and no less made up where no list was shown."
+    brief = EcomRLVE(shop.catalog, shop.engine, view='brief')
+    for kind in ('STATUS', 'RETURN'):
+        t = next(t for i in range(40) if not shopper_due(shop, t := task(shop, kind, 3, i)) and first(t).order not in t.prompt)
+        p = first(t)
+        place = f"O{[o.id for o in p.orders].index(p.order) + 1}"
+        named = [call(a.name, **a.args | (dict(order=place) if a.args.get('order') else {})) for a in script_of(shop, t)]
+        assert any(a.args.get('order') == place for a in named)
+        by_number, by_place = (run(brief, t, calls) for calls in (script_of(shop, t), named))
+        assert by_place.kind == by_number.kind == 'success' and by_place.value == by_number.value
+        blind = [a for a in named if a.name not in ('order_list', 'order_get', 'catalog_search')]
+        assert run(brief, t, blind).kind != 'success'
+        assert run(shop.env, t, named).kind != 'success' # other views know no places
+
+
 def shopper_due(shop, t):
     shop.env.reset(t)
     return shop.env.shopper.due

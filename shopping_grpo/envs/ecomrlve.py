@@ -44,10 +44,10 @@ class Answering(Talking):
     "The answer, and what comes after it."
     def _read_answer(self, products='', order='', line='', status='', date='', value=''):
         if line and not order: raise ToolError('a line needs its order')
-        if order: (self._line(order, line) if line else self._order(order))
+        known = (self._line(order, line)[0] if line else self._order(order)).id if order else ''
         picks = read_picks(products, self._resolve) if products.strip() else ()
         if len(picks) > 20: raise ToolError(f'at most 20 products, not {len(picks)}')
-        return picks
+        return picks, known
 
     @tool
     def answer(self,
@@ -59,15 +59,15 @@ class Answering(Talking):
         value:str='',    # a number that was asked for
     ):
         "Give the final answer to what the shopper wants now; without any field: give up on it."
-        s, picks = self._state, self._ready
+        s, (picks, order) = self._state, self._ready
         s['spoke'] = 'turn'
         self.progress.note(f'answer {s["part"]} {picks} {order} {line} {status} {date} {value}', True)
         if self.shopper.due:
             text = self._said(self.shopper.interject())
             self._page = dict(page_type='said', text=text)
             return f'shopper: {text}'
-        self._use(*(p.product for p in picks), *[order.strip().upper()] * bool(order.strip()))
-        self._given.append(Given(tuple(picks), order.strip().upper(), line.strip().upper(), status, date.strip(), value, tuple(Pick(*x) for x in s['cart']), tuple(s['returns']), tuple(map(tuple, s['checked'])), s['used'], tuple(s['unseen'])))
+        self._use(*(p.product for p in picks), *[order] * bool(order))
+        self._given.append(Given(tuple(picks), order, line.strip().upper(), status, date.strip(), value, tuple(Pick(*x) for x in s['cart']), tuple(s['returns']), tuple(map(tuple, s['checked'])), s['used'], tuple(s['unseen'])))
         return self._next()
 
     def _next(self) -> str:

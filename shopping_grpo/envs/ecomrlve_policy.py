@@ -76,20 +76,24 @@ class Oracle(Knowing):
         for w in part.wants: yield call('cart_add', product=write_pick(pick_of(self.catalog[w.target], w.target_variant, w.quantity), names[w.target]))
         return reply()
 
+    def _order(self, part): # what the list calls it
+        o = yield call('order_list')
+        return next(x['order'] for x in o.data['orders'] if x['number'] == part.order)
+
     def _return(self, part):
-        yield call('order_list')
-        yield call('return_check', order=part.order, line=part.line)
-        if part.refuse: return reply(order=part.order, line=part.line, status='refused')
-        how = dict(order=part.order, line=part.line, reason=part.reason, method=part.method)
+        named = dict(order=(yield from self._order(part)), line=part.line)
+        yield call('return_check', **named)
+        if part.refuse: return reply(**named, status='refused')
+        how = named | dict(reason=part.reason, method=part.method)
         if part.wants: yield call('return_replace', **how, product=(yield from self._take(part.wants[0], part.wants[0].target_variant)))
         else: yield call('return_initiate', **how)
-        return reply(order=part.order, line=part.line, status='replaced' if part.wants else 'returned')
+        return reply(**named, status='replaced' if part.wants else 'returned')
 
     def _status(self, part):
-        yield call('order_list')
-        yield call('order_get', order=part.order)
+        name = yield from self._order(part)
+        yield call('order_get', order=name)
         status, date = answer_of(next(x for x in part.orders if x.id == part.order))
-        return reply(order=part.order, status=status, date=date)
+        return reply(order=name, status=status, date=date)
 
     def _policy(self, part):
         yield call('terms_search', query=part.script.about[:300])
@@ -167,7 +171,7 @@ class Reader(Walker):
     def _line(self, text): # the order and line whose title says most of the text, and the page of orders
         o = yield call('order_list')
         said, orders = set(tokens(text)), o.data.get('orders', [])
-        lines = [(x['order'].lower() in text.lower(), sum(w in said for w in tokens(l['title'])) + (x['placed'] in text) * 5, x, l) for x in orders for l in x['lines']]
+        lines = [(x['number'].lower() in text.lower(), sum(w in said for w in tokens(l['title'])) + (x['placed'] in text) * 5, x, l) for x in orders for l in x['lines']]
         best = max(lines, key=lambda c: c[:2], default=None)
         return (best[2], best[3]) if best else (None, None)
 

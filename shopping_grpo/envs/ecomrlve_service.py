@@ -29,11 +29,13 @@ class Ordering(Carrying):
         for o in self._orders: self._show_order(o)
         self.progress.first('read', ('orders',), 'orders')
         self._page = dict(page_type='orders', today=self.aim.today, orders=[self._order_data(o) for o in self._orders])
-        rows = [f"{o.id} | {o.placed} | {o.status} | " + '; '.join(f"{x.id} {clean(self.catalog[x.product].title)[:60]}" for x in o.lines) for o in self._orders]
+        rows = [f"{self._title(o)} | {o.placed} | {o.status} | " + '; '.join(f"{x.id} {clean(self.catalog[x.product].title)[:60]}" for x in o.lines) for o in self._orders]
         return '\n'.join([f'today is {self.aim.today}', *rows]) if rows else f'today is {self.aim.today}; there are no orders'
 
+    def _title(self, o) -> str: return o.id if (name := self._order_name(o)) == o.id else f'{name} {o.id}'
+
     def _order_data(self, o) -> dict:
-        return dict(order=o.id, placed=o.placed, status=o.status, eta=o.eta, delivered=o.delivered, lines=[dict(line=x.id, product=self._name(x.product), asin=x.product, title=clean(self.catalog[x.product].title), quantity=x.quantity, price=self._price(x.price)) for x in o.lines])
+        return dict(order=self._order_name(o), number=o.id, placed=o.placed, status=o.status, eta=o.eta, delivered=o.delivered, lines=[dict(line=x.id, product=self._name(x.product), asin=x.product, title=clean(self.catalog[x.product].title), quantity=x.quantity, price=self._price(x.price)) for x in o.lines])
 
     def _read_order_get(self, order): return self._order(order)
 
@@ -48,7 +50,7 @@ class Ordering(Carrying):
         self._page = dict(page_type='order', today=self.aim.today, orders=[self._order_data(o)])
         dates = [f'placed {o.placed}', *[f'delivered {o.delivered}'] * bool(o.delivered), *[f'expected {o.eta}'] * bool(o.eta and not o.delivered)]
         rows = [f"{x.id} {x.quantity} x {self._name(x.product)} {clean(self.catalog[x.product].title)[:60]} {self._price(x.price)}" for x in o.lines]
-        return '\n'.join([f"{o.id}: {o.status}, {', '.join(dates)}; today is {self.aim.today}", *rows])
+        return '\n'.join([f"{self._title(o)}: {o.status}, {', '.join(dates)}; today is {self.aim.today}", *rows])
 
 # %% ../../nbs/envs/ecomrlve_service.ipynb #1a3976f4
 class Returning(Ordering):
@@ -66,13 +68,13 @@ class Returning(Ordering):
         e = eligible(self.catalog, o, x, self.terms, self.aim.today)
         if [o.id, x.id] not in self._state['checked']: self._state['checked'].append([o.id, x.id])
         self.progress.first('read', ('check', o.id, x.id), f'check {o.id} {x.id}')
-        self._page = dict(page_type='eligible', order=o.id, line=x.id, ok=e.ok, days=e.days, window=e.window)
-        return f"{o.id} {x.id}: {f'can be sent back, day {e.days} of {e.window}' if e.ok else f'cannot be sent back: {e.why}'}"
+        self._page = dict(page_type='eligible', order=self._order_name(o), line=x.id, ok=e.ok, days=e.days, window=e.window)
+        return f"{self._order_name(o)} {x.id}: {f'can be sent back, day {e.days} of {e.window}' if e.ok else f'cannot be sent back: {e.why}'}"
 
     def _read_return_initiate(self, order, line, reason, method):
         o, x = self._line(order, line)
-        if not (e := eligible(self.catalog, o, x, self.terms, self.aim.today)).ok: raise ToolError(f'{o.id} {x.id} cannot be sent back: {e.why}')
-        if any((r['order'], r['line']) == (o.id, x.id) for r in self._state['returns']): raise ToolError(f'{o.id} {x.id} is already being returned')
+        if not (e := eligible(self.catalog, o, x, self.terms, self.aim.today)).ok: raise ToolError(f'{self._order_name(o)} {x.id} cannot be sent back: {e.why}')
+        if any((r['order'], r['line']) == (o.id, x.id) for r in self._state['returns']): raise ToolError(f'{self._order_name(o)} {x.id} is already being returned')
         return o, x, None
 
     def _read_return_replace(self, order, line, reason, method, product):
@@ -84,8 +86,8 @@ class Returning(Ordering):
         self._use(o.id, *([pick.product] if pick else []))
         self._state['returns'].append(dict(order=o.id, line=x.id, reason=reason, method=method, pick=list(pick) if pick else None))
         self.progress.note(f'return {o.id} {x.id}', True)
-        self._page = dict(page_type='returned', order=o.id, line=x.id)
-        return f'{o.id} {x.id} goes back by {method}' + (f', {write_pick(pick, self._name(pick.product))} comes instead' if pick else '')
+        self._page = dict(page_type='returned', order=self._order_name(o), line=x.id)
+        return f'{self._order_name(o)} {x.id} goes back by {method}' + (f', {write_pick(pick, self._name(pick.product))} comes instead' if pick else '')
 
     @tool
     def return_initiate(self,

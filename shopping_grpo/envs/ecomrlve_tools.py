@@ -43,14 +43,14 @@ def speaker_of(what): # a function stays; MODEL@URL becomes one
 # %% ../../nbs/envs/ecomrlve_tools.ipynb #9f1012fe
 class Rules(Environment):
     "The rules of a conversation, over a catalogue and an engine which many environments may share."
-    name, version, policies = 'ecomrlve', 1, 'shopping_grpo.envs.ecomrlve_teacher'
+    name, version, policies = 'ecomrlve', 2, 'shopping_grpo.envs.ecomrlve_teacher'
     max_turns, page_size, repeats, stalls, hear = 400, 6, 3, 12, 2 # the turns of the level end an episode long before `max_turns`; `hear`: calls after which the shopper corrects himself
 
     def __init__(self, catalog:Catalog, engine,
         kind:str='',          # of the tasks that `requests` makes: one of `KINDS`, a collection such as C4, or '' = all
         difficulty:int|None=None, # their level; None = 0 to 12 in turn
         override:dict|None=None, # values of single axes
-        view:str='compact',   # one of `VIEWS`; in 'brief' a product is called by the number at which it was first shown
+        view:str='compact',   # one of `VIEWS`; in 'brief' a product is called by the number at which it was first shown, an order by its place in the list
         page_size:int|None=None, # hits of a page; None = 6
         speaker=None):        # what puts the shopper's words differently: prompt -> answer, or MODEL@URL of an OpenAI-compatible server; None: the templates
         if kind not in ('', *KINDS, *COLLECTIONS): raise EnvError(f"kind {kind!r} is unknown; choose one of {', '.join((*KINDS, *COLLECTIONS))}")
@@ -146,15 +146,18 @@ class Naming(Turns):
         p = self.catalog[id]
         return p._replace(stock=0, variants=tuple(v._replace(stock=0) for v in p.variants)) if self.aim.sold_out(id) else p
 
-    def _order(self, id:str):
-        found = next((o for o in self._orders if o.id == id.strip().upper()), None)
-        if found is None: raise ToolError(f"there is no order {clean(id)[:20]!r}; order_list shows them")
+    def _order_name(self, o) -> str: # how a page calls an order: in the view `brief` by its place in the list, so that a small model has no number to copy
+        return f'O{self._orders.index(o) + 1}' if self.view == 'brief' else o.id
+
+    def _order(self, name:str): # by its number, or by what a page calls it
+        found = next((o for o in self._orders if name.strip().upper() in (o.id, self._order_name(o))), None)
+        if found is None: raise ToolError(f"there is no order {clean(name)[:20]!r}; order_list shows them")
         return found
 
     def _line(self, order:str, line:str):
         o = self._order(order)
         found = next((x for x in o.lines if x.id == line.strip().upper()), None)
-        if found is None: raise ToolError(f"order {o.id} has no line {clean(line)[:20]!r}; order_get shows them")
+        if found is None: raise ToolError(f"order {self._order_name(o)} has no line {clean(line)[:20]!r}; order_get shows them")
         return o, found
 
     @property
