@@ -227,6 +227,10 @@ def test_a_world_in_stage_55_and_in_the_report(root):
     run_stage('65', dict(runs='w-*'), quiet=True)
     page = (root/'reports'/'index.html').read_text()
     assert page.count('Attack success') and 'rule, injected' in page and 'undecided' in page and 'Same purchase without attack' in page
+    assert 'Against rule' not in page and 'Against obedient' in page
+    run_stage('65', dict(runs='w-*', base='do-nothing'), quiet=True)
+    assert 'Against do-nothing' in (root/'reports'/'index.html').read_text()
+    with pytest.raises(ShopError, match="no run 'nobody' to compare with"): run_stage('65', dict(runs='w-*', base='nobody'), quiet=True)
     run_stage('95', dict(runs='w-*'), quiet=True)
     assert {r['policy'] for r in json.loads((root/'reports'/'published.json').read_text())['rows']} == {'oracle', 'rule', 'do-nothing'}
 
