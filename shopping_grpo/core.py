@@ -9,7 +9,7 @@ __all__ = ['ShopError', 'DataError', 'ToolError', 'PolicyError', 'EnvError', 'Sc
 
 # %% ../nbs/00_core.ipynb #fb064f25
 "Hashes, seed streams, settings, safe writes and the error types of the project."
-import configparser, contextlib, fcntl, hashlib, importlib.util, json, multiprocessing, os, shutil, tempfile, threading, time
+import configparser, contextlib, fcntl, hashlib, importlib.util, json, multiprocessing, os, shutil, sys, tempfile, threading, time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
@@ -164,9 +164,19 @@ def _leave_with(parent:int): # runs in a worker
         os._exit(1)
     threading.Thread(target=watch, daemon=True).start()
 
+class _Worker(multiprocessing.context.SpawnProcess): # its work lies in this package, so it need not import the script that began it, which would then run a second time unless it were guarded
+    def start(self):
+        main = sys.modules['__main__']
+        kept = {k: getattr(main, k, None) for k in ('__file__', '__spec__')}
+        main.__file__ = main.__spec__ = None
+        try: super().start()
+        finally: main.__dict__.update(kept)
+
+class _Spawn(multiprocessing.context.SpawnContext): Process = _Worker
+
 def pool(workers:int|None=None) -> ProcessPoolExecutor: # None = one a core
     "Worker processes that end with this one."
-    return ProcessPoolExecutor(workers, multiprocessing.get_context('spawn'), _leave_with, (os.getpid(),))
+    return ProcessPoolExecutor(workers, _Spawn(), _leave_with, (os.getpid(),))
 
 # %% ../nbs/00_core.ipynb #ab077d31
 def money(

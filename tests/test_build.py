@@ -11,11 +11,10 @@ BUILD = """import sys
 from shopping_grpo import core
 from shopping_grpo.generate import generate
 from shopping_grpo.search import build_index
-if __name__ == '__main__':
-    core.hold(sys.argv[1])
-    c, _ = generate(sys.argv[1] + '/catalog', 'small', workers=2)
-    print('made', flush=True)
-    build_index(sys.argv[1] + '/index', c, workers=2)
+core.hold(sys.argv[1]) # no guard: workers do not import the script
+c, _ = generate(sys.argv[1] + '/catalog', 'small', workers=2)
+print('made', flush=True)
+build_index(sys.argv[1] + '/index', c, workers=2)
 """
 
 
