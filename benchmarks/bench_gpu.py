@@ -39,7 +39,7 @@ def random_model(path):
 
 def training_step(stage, **change):
     "The first line of profile gpu-1 for a stage, with some parameters changed; returns the run."
-    line = next(line for s, line in profile_steps('gpu-1') if s == stage)
+    line = next(line for s, line, _ in profile_steps('gpu-1') if s == stage)
     known = parse_parameters(find_stage(stage), line)
     run_stage(stage, known | (LESS[stage] if given.small else {}) | dict(validation_tasks=0, name='bench') | change, quiet=True)
     return Run.load(core.folder('runs')/('sft' if stage == '35' else 'grpo')/'bench').metrics().set_index('step')
