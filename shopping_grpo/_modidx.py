@@ -2841,6 +2841,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                          'shopping_grpo.grpo_verl.fit': ('verl.html#fit', 'shopping_grpo/grpo_verl.py'),
                                          'shopping_grpo.grpo_verl.follow': ('verl.html#follow', 'shopping_grpo/grpo_verl.py'),
                                          'shopping_grpo.grpo_verl.free_memory': ('verl.html#free_memory', 'shopping_grpo/grpo_verl.py'),
+                                         'shopping_grpo.grpo_verl.guarded': ('verl.html#guarded', 'shopping_grpo/grpo_verl.py'),
                                          'shopping_grpo.grpo_verl.loss_settings': ('verl.html#loss_settings', 'shopping_grpo/grpo_verl.py'),
                                          'shopping_grpo.grpo_verl.prepare': ('verl.html#prepare', 'shopping_grpo/grpo_verl.py'),
                                          'shopping_grpo.grpo_verl.python': ('verl.html#python', 'shopping_grpo/grpo_verl.py'),
