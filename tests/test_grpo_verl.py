@@ -322,7 +322,7 @@ def of_run(folder):
         except psutil.Error: continue
     return out
 
-def wait_for(what, seconds=60):
+def wait_for(what, seconds=600):
     end = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < end
