@@ -44,10 +44,11 @@ class Job:
     recipe: Recipe
     dialect: str
     files: dict   # name of a file -> its digest
+    lora: int = 0 # rank of adapters, 0 = all weights are trained
 
     def write(self):
         "Write `job.json`."
-        told = dict(make=self.make, recipe=asdict(self.recipe), dialect=self.dialect, files=self.files)
+        told = dict(make=self.make, recipe=asdict(self.recipe), dialect=self.dialect, files=self.files, lora=self.lora)
         (self.folder/'job.json').write_text(json.dumps(told, indent=1, ensure_ascii=False) + '\n', encoding='utf-8')
 
     def tasks(self, split:str) -> list: # of a part: train or val
@@ -66,7 +67,7 @@ def read_job(folder) -> Job:
     path = Path(folder)/'job.json'
     if not path.exists(): raise DataError(f"{path} is missing; prepare the run first")
     told = json.loads(path.read_text(encoding='utf-8'))
-    return Job(Path(folder), told['make'], Recipe(**told['recipe']), told['dialect'], told['files'])
+    return Job(Path(folder), told['make'], Recipe(**told['recipe']), told['dialect'], told['files'], told['lora'])
 
 # %% ../nbs/42a_verl_play.ipynb #b4529b20
 @dataclass(frozen=True)

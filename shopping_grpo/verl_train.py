@@ -115,7 +115,21 @@ class ShopSteps:
         return tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=TensorDict(dict(advantages=value, returns=value) | masks, batch_size=len(each)))
 
     def _update_actor(self, batch, metrics):
+        self.batch = batch
         return super()._update_actor(batch, metrics) if self.seen['trained'] else batch
+
+    def _save_checkpoint(self): # verl marks it as whole at its end, so the probe comes first
+        import transfer_queue as tq
+        from verl.workers.utils.padding import response_from_nested
+        self.batch.extra_info.update(calculate_entropy=False, compute_loss=False, temperature=1.0)
+        self.actor_rollout_wg.compute_log_prob(self.batch)
+        told = tq.kv_batch_get(keys=self.batch.keys, partition_id=self.batch.partition_id, select_fields=['prompts', 'responses', 'response_mask', 'log_probs'])
+        scores = response_from_nested(told['log_probs'], told['response_mask'])
+        rows = [dict(ids=p.tolist() + r.tolist(), scores=s.float().tolist()) for p, r, s in zip(told['prompts'].unbind(), told['responses'].unbind(), scores.unbind(), strict=True) if len(r) > 1]
+        where = self.job.folder/'checkpoints'/f'global_step_{self.global_steps}'
+        where.mkdir(parents=True, exist_ok=True)
+        (where/'probe.json').write_text(json.dumps(rows[:8]))
+        super()._save_checkpoint()
 
     def _val_metrics_update(self, data_sources, sample_uids, told, sample_turns, expected_acc_counts=None):
         self.told = validated(told)

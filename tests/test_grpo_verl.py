@@ -1,9 +1,9 @@
 """verl: settings, a data set without goals, one line for each fault; and our episodes, advantages and losses are what verl sees, for all families."""
-import asyncio, copy, importlib.util, json, math, os, random, sys
+import asyncio, copy, importlib.util, json, math, os, random, signal, subprocess, sys, time
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-import numpy as np, pyarrow.parquet as pq, pytest, torch
+import numpy as np, psutil, pyarrow.parquet as pq, pytest, torch
 from toyshop import toy_model
 from shopping_grpo.core import DataError, Draws
 from shopping_grpo.env import Outcome
@@ -18,7 +18,7 @@ from shopping_grpo.envs.webshop_shop import WebRequests
 from shopping_grpo.generate import generate
 from shopping_grpo.grpo import ALGORITHMS, Recipe, policy_loss, token_weights
 from shopping_grpo.grpo_local import play, samples
-from shopping_grpo.grpo_verl import PROFILES, Profile, checkpoint, command, fit, prepare, rewind, rounds_of, save_rows, surroundings, versions
+from shopping_grpo.grpo_verl import MARK, PROFILES, Profile, checkpoint, command, end, fit, prepare, rewind, rounds_of, save_rows, surroundings, versions
 from shopping_grpo.lockstep import Sampling, Seat, training_tokens
 from shopping_grpo.model import LanguageModel, Shape, new_model, train_tokenizer
 from shopping_grpo.policy import scripted
@@ -309,6 +309,40 @@ def test_a_dry_run_says_everything_and_starts_nothing(policy, tmp_path, monkeypa
 def test_nothing_of_the_rig_is_loaded_by_another_profile():
     assert 'shop_verl_cpu' in str(surroundings(PROFILES['cpu']))
     for name in ('gpu-1', 'gpu-8', 'cluster'): assert 'shop_verl_cpu' not in str(surroundings(PROFILES[name])) + str(command(Path('.'), SMALL, PROFILES[name], True))
+
+
+# ---- processes
+FAKE = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True); open('up', 'w').close(); time.sleep(600)" # one of its processes is detached
+OWNER = "import sys; from pathlib import Path; from shopping_grpo.grpo_verl import guarded; folder = Path(sys.argv[1])\nwith guarded([sys.executable, '-c', sys.argv[2]], {}, folder, folder/'log') as p: p.wait()"
+
+def of_run(folder):
+    out = []
+    for p in psutil.process_iter():
+        try: out += [p] * (p.environ().get(MARK) == str(folder))
+        except psutil.Error: continue
+    return out
+
+def wait_for(what, seconds=600):
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(.1)
+
+
+@pytest.mark.parametrize('how', ['SIGTERM', 'SIGKILL', 'SIGINT'])
+def test_nothing_of_a_run_outlives_its_owner(tmp_path, how):
+    "A detached process of a run is ended with it, however the process ends that follows it; and a later sitting ends what a killed guard left."
+    owner = subprocess.Popen([sys.executable, '-c', OWNER, str(tmp_path), FAKE], env=os.environ | dict(PYTHONPATH=str(Path(__file__).parents[1])), stderr=subprocess.DEVNULL)
+    wait_for(lambda: (tmp_path/'up').exists() and len(of_run(tmp_path)) == 2)
+    if how == 'SIGKILL':
+        for p in psutil.Process(owner.pid).children():
+            if p.environ().get(MARK) is None: p.kill() # the guard
+    owner.send_signal(getattr(signal, how))
+    owner.wait()
+    if how == 'SIGKILL':
+        assert of_run(tmp_path)
+        end(tmp_path)
+    wait_for(lambda: not of_run(tmp_path))
 
 
 # ---- the trainer

@@ -28,8 +28,24 @@ def test_both_backends_run_from_the_same_parameters(own_root, change):
     assert {'best/model.safetensors', 'curves.svg', 'metrics.jsonl'} <= set(run.manifest['outputs']) and not run.changed()
 
 
+def test_a_dry_run_of_verl_says_what_it_would_start_and_makes_no_run(own_root, monkeypatch):
+    "A Python that claims to have the packages; the shop is the toy."
+    from shopping_grpo.grpo_verl import PROFILES, free_memory
+    if free_memory() < PROFILES['cpu'].memory: pytest.skip(f"{PROFILES['cpu'].memory} GiB of memory are not free")
+    fake = own_root/'python'
+    fake.write_text('#!/bin/sh\n' + ''.join(f"echo '{json.dumps([n, v])}'\n" for n, v in PROFILES['cpu'].pins.items()))
+    fake.chmod(0o755)
+    monkeypatch.setenv('SHOPPING_GRPO_VERL_PYTHON', str(fake))
+    wish = FAST | dict(name='dry', backend='verl', muon=0.0, minibatches=1, profile='cpu', max_new=24, max_length=200, dry_run=True)
+    said = run_stage('run_grpo', wish, quiet=True).read_text()
+    assert all(x in said for x in ('verl.trainer.main_ppo', 'trainer.total_training_steps=2', 'GiB free', 'tasks-train.jsonl', 'VERL_PLATFORM'))
+    assert not (own_root/'runs'/'grpo').exists() and not (own_root/'runs'/'dry'/'dry'/'verl'/'verl.log').exists()
+    monkeypatch.setenv('SHOPPING_GRPO_VERL_PYTHON', sys.executable + '-none')
+    with pytest.raises(ShopError, match='there is no Python at'): run_stage('run_grpo', wish, quiet=True)
+
+
 WRONG = [(dict(backend='ray'), "backend 'ray' is unknown"), (dict(env='shopsim'), 'env toy and model toy belong together'), (dict(env='shopsim', model='tiny'), 'has not learnt to shop yet'), (dict(algorithm='ppo'), "algorithm 'ppo' is unknown"), (dict(tracker='excel'), "tracker 'excel' is unknown"),
-    (dict(curriculum='levels'), "curriculum 'levels' is unknown"), (dict(schedule={'top': 3}), 'without a curriculum there is no schedule'), (dict(backend='trl', curriculum='adaptive'), 'backend trl has no curriculum')]
+    (dict(curriculum='levels'), "curriculum 'levels' is unknown"), (dict(schedule={'top': 3}), 'without a curriculum there is no schedule'), (dict(backend='trl', curriculum='adaptive'), 'backend trl has no curriculum'), (dict(dry_run=True), 'a dry run is of the backend verl')]
 
 @pytest.mark.parametrize('bad,message', [WRONG[0], *(pytest.param(*w, marks=pytest.mark.slow) for w in WRONG[1:])], ids=lambda x: None if isinstance(x, str) else '-'.join(x))
 def test_wrong_parameters_are_one_clear_line(own_root, bad, message):
