@@ -183,7 +183,7 @@ class Hub(BaseHTTPRequestHandler):
         if 'preupload' in self.path: self._say({'files': [dict(path=f['path'], uploadMode='regular', shouldIgnore=False) for f in body['files']]})
         elif 'commit' in self.path: self._say(dict(commitUrl=f'{url}/me/shop/commit/1', commitOid='1', success=True))
         else: self._say(dict(url=f'{url}/me/shop'))
-    def do_GET(self): self._say(dict(id='me/shop', sha='0', siblings=[]))
+    def do_GET(self): self._say({'error': 'who are you'}, 401) if self.server.deny else self._say(dict(id='me/shop', sha='0', siblings=[]))
     def _say(self, what, code=200):
         text = json.dumps(what).encode()
         self.send_response(code); self.send_header('Content-Type', 'application/json'); self.send_header('Content-Length', str(len(text))); self.end_headers(); self.wfile.write(text)
