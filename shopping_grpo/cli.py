@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['app', 'data', 'console', 'EXTRAS', 'checks', 'doctor', 'run', 'build', 'verify', 'import_data', 'reproduce', 'audit',
-           'report', 'play', 'compare', 'serve', 'mcp', 'main']
+           'report', 'play', 'compare', 'serve', 'mcp', 'push', 'card', 'main']
 
 # %% ../nbs/91_cli.ipynb #d6539e1e
 "The command line `shopping-grpo`."
@@ -224,6 +224,29 @@ def mcp(env:str=typer.Option('shopsim', help='an environment'), size:str=typer.O
     row = play_stdio(desk.env, choose(desk.tasks, int(task) if task.isdecimal() and len(task) < 9 else task), seed)
     if out: core.atomic_write(out, json.dumps(row, ensure_ascii=False))
     Console(stderr=True).print(f"{row['outcome']}, reward {row['reward']['value']}, {row['n_steps']} steps", soft_wrap=True)
+
+# %% ../nbs/91_cli.ipynb #746afd5c
+def _place(what:str) -> Path:
+    where = next((p for p in (core.root()/what, core.folder('runs')/what, Path(what)) if p.is_dir()), None)
+    if where is None: raise core.DataError(f"there is no folder {what}; give a run such as runs/sft/NAME, or a catalogue such as data/built/tiny")
+    return where
+
+@app.command()
+def push(what:str=typer.Argument(metavar='RUN', help='a finished run of stage 25, 35 or 45, e.g. runs/sft/laptop, or a catalogue, e.g. data/built/tiny'), repo:str=typer.Argument(help='OWNER/NAME on the Hugging Face Hub'),
+    really:bool=typer.Option(False, '--really', help='upload; without it only what would be uploaded is said'), public:bool=typer.Option(False, '--public', help='a new repository is seen by all')):
+    "Upload a model or a data set with its card to the Hugging Face Hub; a dry run unless told otherwise."
+    from shopping_grpo.hub import push as upload
+    done = upload(_place(what), repo, not really, not public)
+    t = Table('file', 'bytes', 'sha256', box=None)
+    for _, name, size, sha in done.table().itertuples(): t.add_row(escape(name), f'{size:,}', sha[:16])
+    console.print(t)
+    console.print(done.url or f"dry run: nothing was sent to {done.kind} {repo}; add --really to send it, and look at the card first: shopping-grpo card {what}", style='green' if done.url else 'yellow', markup=False, soft_wrap=True)
+
+@app.command()
+def card(what:str=typer.Argument(metavar='RUN', help='as for push')):
+    "Print the card that a push would write."
+    from shopping_grpo.hub import gather
+    print(gather(_place(what)).card)
 
 # %% ../nbs/91_cli.ipynb #bbda8248
 def main():

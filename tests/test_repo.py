@@ -22,6 +22,7 @@ def test_notebook(path):
     if re.match(r'\d\d', path.stem) or path.parent.name == 'envs':
         assert bool(exports) != stage and any('#| default_exp' in s for s in code) != stage
     if stage: assert defaults(path), 'a stage has parameters with defaults'
+    if path.parent.name == 'guide': assert not exports and sum(c.cell_type == 'markdown' for c in nb.cells) >= 0.3 * len(nb.cells) and 'assert ' in ''.join(code), 'a chapter explains, shows and checks'
     text = path.read_text(encoding='utf-8')
     assert not SECRET.search(text)
     for c in nb.cells:
